@@ -1,0 +1,213 @@
+"""Views: which observations make a positive pair.
+
+A view policy is a function `(scene, generator) -> [V, ...]`. All its choices come from the
+generator, which the pipeline keys by the index of the element, so they do not depend on workers or
+on resumption.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from platojax.data.scenes import Scene, Text
+from platojax.data.tokenizer import Tokenizer
+
+ViewPolicy = Callable[[Scene, np.random.Generator], np.ndarray]
+
+
+def make_views(config: ConfigDict, tokenizer: Tokenizer | None, max_length: int) -> ViewPolicy:
+    """Builds the view policy that an arm's `views` config names.
+
+    Args:
+      config: `name` (of one of the policies below) and its fields.
+      tokenizer: for text policies.
+      max_length: longest token sequence, for text policies.
+
+    Raises:
+      ValueError: if there is no policy of that name.
+    """
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k != "name"}
+    text = {"two_sources": TwoSources, "two_masks": TwoMasks}
+    image = {"two_artists": TwoArtists, "two_crops": TwoCrops}
+    if config.name in text:
+        if tokenizer is None:
+            raise ValueError(f"views.name {config.name!r} is for text and needs a tokenizer.")
+        return text[config.name](TextCodec(tokenizer, max_length), **fields)
+    if config.name in image:
+        return image[config.name](**fields)
+    raise ValueError(f"views.name must be one of {[*text, *image]}; got {config.name!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextCodec:
+    """Turns descriptions into token sequences of one length."""
+
+    tokenizer: Tokenizer
+    max_length: int
+
+    def ids(self, name: str, keywords: Sequence[str]) -> list[int]:
+        """Token ids of `name, keyword, keyword, ...`, cut so that both ends fit around them."""
+        return self.tokenizer.encode(", ".join([name, *keywords]))[: self.max_length - 2]
+
+    def pad(self, ids: Sequence[int]) -> np.ndarray:
+        """Adds both ends and padding: `[max_length]` int32."""
+        row = np.full(self.max_length, self.tokenizer.pad_id, np.int32)
+        row[: len(ids) + 2] = [self.tokenizer.bos_id, *ids, self.tokenizer.eos_id]
+        return row
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoSources:
+    """Good views: the scene as two sources describe it.
+
+    Attributes:
+      codec: makes the token sequences.
+      sources: of the descriptions, as named in the data. Two languages share no wording; two
+        English sources do, and then matching words is a shortcut that needs no meaning.
+      keyword_keep: each keyword is kept with this probability, in random order.
+    """
+
+    codec: TextCodec
+    sources: tuple[str, ...]
+    keyword_keep: float = 1.0
+
+    def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+        """`[2, max_length]` int32."""
+        texts = _texts_of(scene, self.sources, at_least=2)
+        chosen = rng.choice(len(texts), 2, replace=False)
+        return np.stack([self._describe(texts[i], rng) for i in chosen])
+
+    def _describe(self, text: Text, rng: np.random.Generator) -> np.ndarray:
+        keywords = [text.keywords[i] for i in rng.permutation(len(text.keywords))]
+        kept = [k for k in keywords if rng.random() < self.keyword_keep]
+        return self.codec.pad(self.codec.ids(text.name, kept))
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoMasks:
+    """Bad views: one description, masked twice independently.
+
+    Attributes:
+      codec: makes the token sequences.
+      sources: of the descriptions.
+      mask_ratio: probability that a token is masked.
+    """
+
+    codec: TextCodec
+    sources: tuple[str, ...]
+    mask_ratio: float = 0.5
+
+    def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+        """`[2, max_length]` int32."""
+        texts = _texts_of(scene, self.sources, at_least=1)
+        text = texts[rng.integers(len(texts))]
+        ids = np.asarray(self.codec.ids(text.name, text.keywords))
+        masked = [
+            np.where(rng.random(len(ids)) < self.mask_ratio, self.codec.tokenizer.mask_id, ids)
+            for _ in range(2)
+        ]
+        return np.stack([self.codec.pad(list(view)) for view in masked])
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoArtists:
+    """Good views: the scene as two artists drew it, each slightly cropped and jittered.
+
+    Attributes:
+      artists: of the drawings, as named in the data; all where empty.
+      size: side of the views in pixels.
+      min_scale: smallest crop, as a share of the area.
+      jitter: strength of the brightness, contrast and saturation jitter.
+    """
+
+    artists: tuple[str, ...] = ()
+    size: int = 64
+    min_scale: float = 0.6
+    jitter: float = 0.2
+
+    def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+        """`[2, size, size, 3]` uint8."""
+        drawings = _drawings_of(scene, self.artists, at_least=2)
+        chosen = rng.choice(len(drawings), 2, replace=False)
+        return np.stack(
+            [augment(drawings[i], rng, self.size, self.min_scale, self.jitter) for i in chosen]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoCrops:
+    """Bad views: two augmented crops of one drawing.
+
+    Attributes: as of `TwoArtists`.
+    """
+
+    artists: tuple[str, ...] = ()
+    size: int = 64
+    min_scale: float = 0.3
+    jitter: float = 0.4
+
+    def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+        """`[2, size, size, 3]` uint8."""
+        drawings = _drawings_of(scene, self.artists, at_least=1)
+        drawing = drawings[rng.integers(len(drawings))]
+        return np.stack(
+            [augment(drawing, rng, self.size, self.min_scale, self.jitter) for _ in range(2)]
+        )
+
+
+def augment(
+    image: np.ndarray, rng: np.random.Generator, size: int, min_scale: float, jitter: float
+) -> np.ndarray:
+    """Random resized crop, horizontal flip, and jitter of brightness, contrast and saturation.
+
+    Args:
+      image: `[H, W, 3]` uint8.
+      rng: the source of all choices.
+      size: side of the result.
+      min_scale: smallest crop, as a share of the area; aspect ratios lie in [3/4, 4/3].
+      jitter: each factor is drawn from [1 - jitter, 1 + jitter].
+
+    Returns:
+      `[size, size, 3]` uint8.
+    """
+    height, width = image.shape[:2]
+    area = height * width * rng.uniform(min_scale, 1.0)
+    aspect = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+    crop_width = min(width, max(1, round(np.sqrt(area * aspect))))
+    crop_height = min(height, max(1, round(np.sqrt(area / aspect))))
+    left = rng.integers(width - crop_width + 1)
+    top = rng.integers(height - crop_height + 1)
+    box = (left, top, left + crop_width, top + crop_height)
+    picture = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
+    pixels = np.asarray(picture, np.float32)
+    if rng.random() < 0.5:
+        pixels = pixels[:, ::-1]
+    brightness, contrast, saturation = rng.uniform(1 - jitter, 1 + jitter, 3)
+    pixels = pixels * brightness
+    pixels = (pixels - pixels.mean()) * contrast + pixels.mean()
+    grey = pixels.mean(axis=2, keepdims=True)
+    pixels = (pixels - grey) * saturation + grey
+    return np.clip(pixels + 0.5, 0, 255).astype(np.uint8)
+
+
+def _texts_of(scene: Scene, sources: tuple[str, ...], *, at_least: int) -> list[Text]:
+    texts = [text for text in scene.texts if text.source in sources]
+    if len(texts) < at_least:
+        raise ValueError(
+            f"scene {scene.scene_id} has {len(texts)} of the {at_least} descriptions that the "
+            f"views need from views.sources {sources}; it has {[t.source for t in scene.texts]}."
+        )
+    return texts
+
+
+def _drawings_of(scene: Scene, artists: tuple[str, ...], *, at_least: int) -> list[np.ndarray]:
+    drawings = [p.image for p in scene.pictures if not artists or p.artist in artists]
+    if len(drawings) < at_least:
+        raise ValueError(
+            f"scene {scene.scene_id} has {len(drawings)} of the {at_least} drawings that the views "
+            f"need from views.artists {artists}; it has {[p.artist for p in scene.pictures]}."
+        )
+    return drawings

@@ -1,0 +1,279 @@
+"""Trains one arm. Read it from top to bottom; there is no other training loop."""
+
+import contextlib
+import dataclasses
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from platojax import sharding
+from platojax.arm import Arm, Params, make_arm
+from platojax.checkpoint import Checkpoints
+from platojax.data.pipeline import make_pipeline
+from platojax.data.scenes import Scene
+from platojax.data.tokenizer import Tokenizer
+from platojax.data.views import make_views
+from platojax.optimizer import learning_rate_schedule, make_optimizer
+from platojax.tracking import CollapseAlarm, MetricsFile
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that training changes.
+
+    Attributes:
+      step: batches consumed, skipped updates included.
+      params: float32.
+      opt_state: of the optimiser.
+      key: from which each step's key is folded.
+      skipped: updates skipped so far because loss or gradient was not finite.
+      skipped_in_a_row: of them, those since the last update.
+    """
+
+    step: jax.Array
+    params: Params
+    opt_state: optax.OptState
+    key: jax.Array
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What the terminal shows of a step."""
+
+    step: int
+    total_steps: int
+    samples: int
+    loss: float
+
+
+class Preempted(Exception):  # noqa: N818  (not an error: the run was asked to stop, and has saved)
+    """The process was told to end; the state is saved."""
+
+
+def train(
+    config: ConfigDict,
+    scenes: Sequence[Scene],
+    tokenizer: Tokenizer | None,
+    folder: pathlib.Path,
+    *,
+    on_snapshot: Callable[[int, Params], None],
+    on_progress: Callable[[Progress], None],
+    on_alarm: Callable[[str], None],
+) -> None:
+    """Trains one arm to its end, going on from its last checkpoint where there is one.
+
+    Args:
+      config: the resolved config of the arm, see configs/emoji.py.
+      scenes: the training scenes.
+      tokenizer: for text.
+      folder: of the arm; gets `checkpoints/`, `metrics.jsonl` and `timing.jsonl`.
+      on_snapshot: called with (step, params) at each step of `config.snapshots`, before a checkpoint
+        of that step or a later one exists; after a kill it may be called again.
+      on_progress: called at each logged step.
+      on_alarm: called with a message when the embedding collapses.
+
+    Raises:
+      Preempted: after SIGTERM or SIGINT, once the state is saved.
+      FloatingPointError: when `config.nonfinite_limit` updates in a row were not finite.
+      ValueError: if the last checkpoint was made with another tokenizer or number of workers.
+    """
+    # ---- Data -----------------------------------------------------------------------------------
+    total_steps = max(1, config.num_samples // config.batch_size)
+    views = make_views(config.views, tokenizer, config.encoder.get("max_length", 0))
+    one_scene = views(scenes[0], np.random.default_rng(config.seed))
+    data = make_pipeline(
+        scenes,
+        views,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        num_workers=config.num_workers,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+    # ---- Model, optimiser, state ----------------------------------------------------------------
+    mesh = sharding.make_mesh(**config.mesh)
+    arm = make_arm(
+        config,
+        vocab_size=tokenizer.vocab_size if tokenizer else None,
+        pad_id=tokenizer.pad_id if tokenizer else 0,
+    )
+    optimizer = make_optimizer(config.optimizer, total_steps)
+    schedule = learning_rate_schedule(config.optimizer, total_steps)
+
+    def init_state(seed: jax.Array) -> TrainState:
+        key = jax.random.key(seed)
+        params = arm.init(jax.random.fold_in(key, 0), one_scene[:, None])
+        zero = jnp.zeros((), jnp.int32)
+        return TrainState(zero, params, optimizer.init(params), key, zero, zero)
+
+    abstract = jax.eval_shape(init_state, config.seed)
+    placement = sharding.tree_shardings(abstract, mesh)
+    place_views = sharding.batch_sharding(mesh)
+    train_step = jax.jit(
+        make_train_step(arm, optimizer, schedule),
+        in_shardings=(placement, place_views),
+        out_shardings=(placement, sharding.replicated(mesh)),
+        donate_argnums=0,
+    )
+
+    # ---- Start, or go on ------------------------------------------------------------------------
+    checkpoints = Checkpoints(
+        folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
+    )
+    meta = {
+        "tokenizer": tokenizer.hash if tokenizer else None,
+        "num_workers": config.num_workers,
+        "process_count": jax.process_count(),
+    }
+    start = checkpoints.latest_step() or 0
+    if start:
+        _check_meta(checkpoints.meta(start), meta, folder)
+        wanted = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, placement
+        )
+        state = checkpoints.restore(start, wanted, data)
+    else:
+        state = jax.jit(init_state, out_shardings=placement)(config.seed)
+        if 0 in config.snapshots:
+            on_snapshot(0, state.params)
+
+    # ---- The loop -------------------------------------------------------------------------------
+    alarm = CollapseAlarm(**config.collapse)
+    metrics_file = MetricsFile(folder / "metrics.jsonl", last_step=start)
+    timing_file = MetricsFile(folder / "timing.jsonl", last_step=start)
+    last_log = (start, time.perf_counter())
+
+    def record(step: int, metrics: dict[str, jax.Array]) -> None:
+        nonlocal last_log
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if values["skipped_in_a_row"] >= config.nonfinite_limit:
+            first = step - int(values["skipped_in_a_row"]) + 1
+            raise FloatingPointError(
+                f"loss or gradient was not finite in each of the steps {first} to {step} of "
+                f"{folder.name}; no update was made in them. Lower optimizer.learning_rate "
+                f"({config.optimizer.learning_rate:g}) or look at the data of these steps."
+            )
+        if step % config.log_every and step != total_steps:
+            return
+        samples = step * config.batch_size
+        metrics_file.write(step, {"samples": samples, **values})
+        now = time.perf_counter()
+        rate = (step - last_log[0]) * config.batch_size / (now - last_log[1])
+        timing_file.write(step, {"samples_per_second": rate})
+        last_log = (step, now)
+        if message := alarm.check(step, values):
+            on_alarm(message)
+        on_progress(Progress(step, total_steps, samples, values["loss"]))
+
+    with contextlib.ExitStack() as stack:
+        for resource in (data, checkpoints, metrics_file, timing_file):
+            stack.callback(resource.close)
+        stop = stack.enter_context(_stop_requests())
+        stack.enter_context(jax.set_mesh(mesh))
+        pending: tuple[int, dict[str, jax.Array]] | None = None
+        for step in range(start + 1, total_steps + 1):
+            batch = jax.make_array_from_process_local_data(place_views, next(data))
+            state, metrics = train_step(state, batch)
+            # The metrics of a step are fetched while the next one runs, so the device never waits.
+            if pending:
+                record(*pending)
+            pending = (step, metrics)
+
+            last = step == total_steps or stop()
+            snapshot = step in config.snapshots
+            if last or snapshot or checkpoints.due(step):
+                record(*pending)
+                pending = None
+                if snapshot:
+                    on_snapshot(step, state.params)
+                metrics_file.flush()
+                checkpoints.save(step, state, data, meta, force=last)
+            if last and step < total_steps:
+                raise Preempted(f"{folder.name} is saved at step {step} of {total_steps}")
+
+
+def make_train_step(
+    arm: Arm, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+) -> Callable[[TrainState, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
+    """Makes the pure function `(state, views [V, N, ...]) -> (state, metrics)`.
+
+    An update with a loss or gradient that is not finite is skipped whole: parameters and optimiser
+    stay as they were, and only the step and the counts go on.
+    """
+
+    def train_step(state: TrainState, views: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+        key = jax.random.fold_in(state.key, state.step)
+        (loss, parts), grads = jax.value_and_grad(arm.loss, has_aux=True)(state.params, views, key)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        grad_norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (params, opt_state),
+            (state.params, state.opt_state),
+        )
+        skip = 1 - finite.astype(jnp.int32)
+        new = TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            key=state.key,
+            skipped=state.skipped + skip,
+            skipped_in_a_row=(state.skipped_in_a_row + 1) * skip,
+        )
+        metrics = {
+            "loss": loss,
+            **parts,
+            "gradient_norm": grad_norm,
+            "update_norm": optax.tree.norm(updates),
+            "parameter_norm": optax.tree.norm(params),
+            # The optimiser counts updates, which are fewer than steps where some were skipped.
+            "learning_rate": schedule(state.step - state.skipped),
+            "skipped": new.skipped,
+            "skipped_in_a_row": new.skipped_in_a_row,
+        }
+        return new, metrics
+
+    return train_step
+
+
+def _check_meta(saved: dict[str, Any], current: dict[str, Any], folder: pathlib.Path) -> None:
+    for field, value in current.items():
+        if saved[field] != value:
+            raise ValueError(
+                f"{folder}/checkpoints was made with {field} {saved[field]!r}, this run has "
+                f"{value!r}: the batches would not go on where they stopped. Set it back, or start "
+                "in another --workdir."
+            )
+
+
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turns SIGTERM and SIGINT into a question that the loop asks at step boundaries."""
+    requested = False
+
+    def request(signum: int, frame: Any) -> None:
+        nonlocal requested
+        if requested:  # a second signal means now
+            raise KeyboardInterrupt
+        requested = True
+
+    previous = {s: signal.signal(s, request) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: requested
+    finally:
+        for s, handler in previous.items():
+            signal.signal(s, handler)
