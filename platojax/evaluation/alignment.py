@@ -1,0 +1,502 @@
+"""How well two sets of features agree: a table of layers x layers for eight metrics.
+
+The protocol is that of the Platonic Representation Hypothesis (Huh et al., arXiv 2405.07987), the
+definitions are those of its published code: clip outliers, scale every item of every layer to unit
+length, compare each layer of one encoder with each layer of the other. A score is the maximum of
+the table; `calibration.calibrate` adds what is needed to read it (chance, p-value).
+
+Every metric works in two steps. *Prepare* does the expensive part once per layer (the neighbour
+search, the kernel, the singular vectors); *compare* scores all pairs of layers. What has been
+prepared can be permuted: the same arrays with the items in another order, at no new search, which
+is what makes a permutation null cheap.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
+
+Metric = Literal[
+    "mutual_knn",
+    "cycle_knn",
+    "lcs_knn",
+    "cka",
+    "unbiased_cka",
+    "cknna",
+    "svcca",
+    "procrustes",
+]
+Clip = Literal["none", "exact", "mean"]
+
+_CLIP_QUANTILE = 0.95
+_SVCCA_COMPONENTS = 10
+# The published code adds this to the denominators of cka, unbiased_cka and cknna.
+_DENOMINATOR_EPS = 1e-6
+# Two float32 directions with this cosine cannot be told apart: it is rounding away from 1.
+_SAME_COSINE = 1 - 5e-7
+# Up to this many items the kernels themselves are kept (16 MiB a layer), because many layers are
+# then compared at the price of few; beyond it only features, and no array of items x items.
+_GRAM_ITEMS = 2048
+
+_matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def alignment(
+    a: ArrayLike, b: ArrayLike, *, metric: Metric = "mutual_knn", k: int = 10, clip: Clip = "none"
+) -> np.ndarray:
+    """Scores every layer of `a` against every layer of `b`; row i of both is the same item.
+
+    | metric | value (all layers scaled to unit rows first) | range |
+    |---|---|---|
+    | mutual_knn | shared neighbours / k, averaged over items | 0..1, chance k/(N-1) |
+    | cycle_knn | share of items among the a-neighbours of their own b-neighbours | 0..1 |
+    | lcs_knn | mean longest common subsequence of the two ordered neighbour lists | 0..k |
+    | cka | centred kernel alignment of the linear kernels | 0..1 |
+    | unbiased_cka | the same with the unbiased HSIC of Song et al. (JMLR 2012, eq. 5) | ..1 |
+    | cknna | unbiased kernel alignment on the neighbours shared by both sides | ..1 |
+    | svcca | mean canonical correlation of the first 10 singular vectors | 0..1 |
+    | procrustes | cosine after the best rotation | 0..1 |
+
+    Neighbours are exact, by cosine, self excluded; of equal similarities the lower index comes
+    first (on both sides, so duplicated items agree with themselves). svcca standardises the
+    columns and leaves out components without variance. procrustes is the nuclear norm of X^T Y for
+    X and Y centred and scaled to unit Frobenius norm: the largest <X Q, Y> over Q with orthonormal
+    rows or columns, 1 where the two differ by a rotation, a shift and a scale; 1 - procrustes^2 is
+    the disparity of `scipy.spatial.procrustes`. It costs one singular value decomposition per pair
+    of layers. cknna is not quite symmetric in a and b, as published, and 0 where its normalisation
+    is not positive.
+
+    Clipping, over the whole of each side: `exact` to the .95 quantile of all magnitudes, `mean` to
+    the mean over items of each item's .95 quantile.
+
+    Args:
+        a: [N, La, Da] features of any real dtype, computed with in float32; [N, Da] is one layer.
+        b: [N, Lb, Db] likewise.
+        metric: one of the table above.
+        k: neighbours; only for the *_knn metrics and cknna.
+        clip: none, exact or mean.
+
+    Returns:
+        [La, Lb] float32.
+
+    Raises:
+        ValueError: a setting is unknown or out of range; the numbers of items differ; there are
+            too few items; features are not finite; an item is all zeros (it has no direction); a
+            layer is the same for all items (it has no neighbours).
+    """
+    return np.asarray(table(prepare(a, b, metric=metric, k=k, clip=clip), metric))
+
+
+class Prepared(Protocol):
+    """What a metric keeps of one side; every array leads with the layer."""
+
+    def permuted(self, order: Array) -> Any:
+        """The same for the items in another order: item i is what item order[i] was."""
+
+
+class Pair(NamedTuple):
+    """Both sides, ready to be compared."""
+
+    a: Any
+    b: Any
+
+
+def prepare(a: ArrayLike, b: ArrayLike, *, metric: Metric, k: int, clip: Clip) -> Pair:
+    """Checks both sides and does the expensive part once per layer; arguments as in `alignment`."""
+    spec = check_settings(metric, k, clip)
+    sides = [_as_layers("a", a), _as_layers("b", b)]
+    n = len(sides[0])
+    if n != len(sides[1]):
+        raise ValueError(
+            f"a has {n} items and b has {len(sides[1])}: row i of both must be the same item; "
+            "extract both from the same items in the same order"
+        )
+    least = k + 1 if spec.uses_neighbors else 0
+    if n < max(least, spec.min_items):
+        raise ValueError(
+            f"{n} items are too few: {metric}"
+            + (f" with k={k}" if spec.uses_neighbors else "")
+            + f" needs at least {max(least, spec.min_items)}; use more items"
+            + (" or a smaller k" if least > spec.min_items else "")
+        )
+    return Pair(
+        *(_prepare_side(name, x, spec, k, clip) for name, x in zip("ab", sides, strict=True))
+    )
+
+
+def check_settings(metric: str, k: int, clip: str) -> "_Metric":
+    """Returns the metric's definition, or raises ValueError naming the setting and the choices."""
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} is unknown; choose one of {', '.join(METRICS)}")
+    if clip not in get_args(Clip):
+        raise ValueError(f"clip={clip!r} is unknown; choose one of {', '.join(get_args(Clip))}")
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < METRICS[metric].min_k:
+        raise ValueError(f"k={k!r} must be an integer of at least {METRICS[metric].min_k}")
+    return METRICS[metric]
+
+
+def _as_layers(name: str, x: ArrayLike) -> np.ndarray:
+    """[N, L, D] float32 on the host, or an error that names the side, the place and the fix."""
+    array = np.asarray(x)
+    if array.ndim == 2:
+        array = array[:, None, :]
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(
+            f"{name} has shape {np.shape(x)}; needed are [items, layers, width] or [items, width], "
+            "none of them 0"
+        )
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or np.iscomplexobj(
+        array
+    ):
+        raise ValueError(f"{name} has dtype {array.dtype}; give real numbers, best float32")
+    with np.errstate(over="ignore"):  # the overflow is reported below, with its place
+        array = array.astype(np.float32, copy=False)
+    for item, layers in enumerate(array):
+        if not np.isfinite(layers).all():
+            layer, channel = np.argwhere(~np.isfinite(layers))[0]
+            raise ValueError(
+                f"{name} is {layers[layer, channel]} at item {item}, layer {layer}, channel "
+                f"{channel} (as float32): fix the extraction or leave the item out on both sides"
+            )
+    return array
+
+
+def _clip_threshold(x: np.ndarray, clip: Clip) -> float:
+    """The magnitude to clip to; inf for none. A selection on the host: no sort of everything."""
+    if clip == "none":
+        return float("inf")
+    magnitudes = np.abs(x).reshape(len(x), -1)
+    if clip == "mean":
+        return float(np.mean(np.quantile(magnitudes, _CLIP_QUANTILE, axis=1)))
+    rank = int(_CLIP_QUANTILE * magnitudes.size)
+    return float(np.partition(magnitudes.ravel(), rank)[rank])
+
+
+def _prepare_side(name: str, x: np.ndarray, spec: "_Metric", k: int, clip: Clip) -> Any:
+    threshold = _clip_threshold(x, clip)
+    if threshold == 0:
+        raise ValueError(
+            f"clip={clip!r} sets all of {name} to 0: more than 95% of its values are 0; "
+            "use clip='none'"
+        )
+    layers = []
+    for layer in range(x.shape[1]):
+        where = f"layer {layer} of {name}"
+        rows = np.clip(x[:, layer], -threshold, threshold)
+        _check_rows(where, rows)
+        unit = _unit_rows(rows)
+        if spec.uses_neighbors:
+            indices, similarities = nearest_neighbors(unit, k)
+            _check_neighbors(where, np.asarray(similarities[:, -1]), k)
+            layers.append(spec.prepare(indices.T, similarities.T))
+        else:
+            layers.append(spec.prepare(unit))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+
+
+_unit_rows = jax.jit(unit_rows)
+
+
+def _check_rows(where: str, rows: np.ndarray) -> None:
+    """Refuses rows without direction and layers without information."""
+    zeros = np.flatnonzero(~rows.any(axis=1))
+    if len(zeros):
+        raise ValueError(
+            f"{where}: item {zeros[0]} is all zeros ({len(zeros)} such items), so it has no "
+            "direction; leave these items out on both sides, or drop the layer"
+        )
+    if len(rows) > 1 and (rows == rows[0]).all():
+        raise ValueError(
+            f"{where} is the same for all {len(rows)} items (a class token before the first "
+            "block?): drop the layer"
+        )
+
+
+def _check_neighbors(where: str, farthest: np.ndarray, k: int) -> None:
+    """Looks for items whose neighbours are not determined by the features.
+
+    Copies tie, and ties go to the lower index on both sides: such items agree by their order alone.
+    """
+    copies = int((farthest >= _SAME_COSINE).sum())
+    if copies == 0:
+        return
+    message = (
+        f"{where}: for {copies} of {len(farthest)} items, k={k} or more other items have the same "
+        "direction, so that their neighbours follow the order of the items"
+    )
+    if copies == len(farthest):
+        raise ValueError(f"{message}; drop the layer, or the copies on both sides")
+    warnings.warn(f"{message}; leave copies out on both sides", stacklevel=5)
+
+
+@functools.partial(jax.jit, static_argnames="metric")
+def table(pair: Pair, metric: Metric) -> Array:
+    """[La, Lb] float32, the scores of what was prepared for this metric."""
+    return METRICS[metric].compare(pair.a, pair.b)
+
+
+@functools.partial(jax.jit, static_argnames="metric")
+def permuted_maxima(pair: Pair, orders: Array, metric: Metric) -> Array:
+    """The maximum of the table for each order of b's items, the same order in all layers.
+
+    Neighbour lists are relabelled as they are: among exactly equal similarities they keep the
+    order they were found in.
+
+    Args:
+        pair: what `prepare` returned.
+        orders: [P, N] int32; each row a permutation of the items.
+        metric: the metric `pair` was prepared for.
+
+    Returns:
+        [P] float32.
+    """
+    compare = METRICS[metric].compare
+    return lax.map(lambda order: jnp.max(compare(pair.a, pair.b.permuted(order))), orders)
+
+
+def _over_pairs(score: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
+    """Lifts a score of two layers to the table of all pairs, one pair at a time."""
+
+    def compare(a: Any, b: Any) -> Array:
+        return lax.map(lambda one: lax.map(lambda other: score(one, other), b), a)
+
+    return compare
+
+
+# Neighbour lists. Items are the last axis: comparing list entry by list entry then runs along
+# contiguous memory.
+
+
+class _Neighbors(NamedTuple):
+    indices: Array  # [L, k, N] int32, nearest first
+
+    def permuted(self, order: Array) -> "_Neighbors":
+        return _Neighbors(jnp.argsort(order)[self.indices[..., order]])
+
+
+def _prepare_neighbors(indices: Array, similarities: Array) -> _Neighbors:
+    del similarities
+    return _Neighbors(indices)
+
+
+def _matches(a: Array, b: Array) -> Array:
+    """[k, k, N]: is entry p of a's list entry q of b's?"""
+    return a[:, None] == b[None]
+
+
+def _mutual_knn(a: _Neighbors, b: _Neighbors) -> Array:
+    # A sum of integers: exact, so that permuted scores equal to the observed one compare equal.
+    k, n = a.indices.shape
+    return jnp.sum(_matches(a.indices, b.indices), dtype=jnp.int32) / (k * n)
+
+
+def _cycle_knn(a: _Neighbors, b: _Neighbors) -> Array:
+    back = a.indices[:, b.indices] == jnp.arange(a.indices.shape[1])
+    return jnp.mean(jnp.any(back, axis=(0, 1)))
+
+
+def _lcs_knn(a: _Neighbors, b: _Neighbors) -> Array:
+    """The usual recurrence over prefixes, for all items at once, one row of its table at a time."""
+
+    def extend(lengths: Array, entry: Array) -> tuple[Array, None]:
+        diagonal = jnp.pad(lengths[:-1], ((1, 0), (0, 0)))
+        row = jnp.where(entry == b.indices, diagonal + 1, lengths)
+        return lax.cummax(row, axis=0), None
+
+    lengths, _ = lax.scan(extend, jnp.zeros_like(b.indices), a.indices)
+    return jnp.mean(lengths[-1].astype(jnp.float32))
+
+
+class _WeightedNeighbors(NamedTuple):
+    indices: Array  # [L, k, N] int32
+    similarities: Array  # [L, k, N] float32
+    reciprocal: Array  # [L, k, N] bool: is the item a neighbour of this neighbour of its?
+    norm: Array  # [L] the layer's unbiased HSIC with itself
+
+    def permuted(self, order: Array) -> "_WeightedNeighbors":
+        return _WeightedNeighbors(
+            jnp.argsort(order)[self.indices[..., order]],
+            self.similarities[..., order],
+            self.reciprocal[..., order],
+            self.norm,
+        )
+
+
+@jax.jit
+def _prepare_weighted_neighbors(indices: Array, similarities: Array) -> _WeightedNeighbors:
+    reciprocal = jnp.any(indices[:, indices] == jnp.arange(indices.shape[1]), axis=0)
+    layer = _WeightedNeighbors(indices, similarities, reciprocal, jnp.zeros(()))
+    return layer._replace(norm=_local_hsic(layer, layer))
+
+
+def _local_hsic(a: _WeightedNeighbors, b: _WeightedNeighbors) -> Array:
+    """Unbiased HSIC of both kernels masked to the shared neighbours, from the lists alone.
+
+    With K, L the masked kernels (zero diagonal, and not symmetric, because neighbourhood is not):
+    (sum_ij K_ij L_ji + sum(K) sum(L) / ((n-1)(n-2)) - 2 sum(K L) / (n-2)) / (n (n-3)).
+    K_ij L_ji is nonzero only where i and j are neighbours of each other on both sides.
+    """
+    n = a.indices.shape[1]
+    shared = _matches(a.indices, b.indices)
+    kernel_a = jnp.where(jnp.any(shared, axis=1), a.similarities, 0)
+    kernel_b = jnp.where(jnp.any(shared, axis=0), b.similarities, 0)
+    mutual_a = jnp.where(a.reciprocal, a.similarities, 0)
+    mutual_b = jnp.where(b.reciprocal, b.similarities, 0)
+    trace = jnp.sum(jnp.where(shared, mutual_a[:, None] * mutual_b[None], 0))
+    # sum(K L) = sum_ij K_ij (row sum j of L), a look-up at the neighbours of i.
+    product = jnp.sum(kernel_a * jnp.sum(kernel_b, axis=0)[a.indices])
+    sums = jnp.sum(kernel_a) * jnp.sum(kernel_b)
+    return (trace + sums / ((n - 1) * (n - 2)) - 2 * product / (n - 2)) / (n * (n - 3))
+
+
+def _cknna(a: _WeightedNeighbors, b: _WeightedNeighbors) -> Array:
+    norm = a.norm * b.norm
+    score = _local_hsic(a, b) / (jnp.sqrt(jnp.maximum(norm, 0)) + _DENOMINATOR_EPS)
+    return jnp.where(norm > 0, score, 0)
+
+
+# Kernel alignment. Centring the features centres the kernel, K_c = H K H, and leaves the unbiased
+# HSIC as it is (it ignores what is added to whole rows and columns), with less cancellation.
+
+
+class _Kernels(NamedTuple):
+    values: Array  # [L, N, N]: the centred kernels, or [L, N, D]: the centred features
+    diagonal: Array  # [L, N]
+    square: Array  # [L]: sum of the squared entries of the kernel
+
+    @property
+    def is_gram(self) -> bool:
+        return self.diagonal.shape[-1] <= _GRAM_ITEMS
+
+    def permuted(self, order: Array) -> "_Kernels":
+        values = self.values[:, order]
+        if self.is_gram:
+            values = values[:, :, order]
+        return _Kernels(values, self.diagonal[:, order], self.square)
+
+
+@jax.jit
+def _prepare_kernel(x: Array) -> _Kernels:
+    x = x - jnp.mean(x, axis=0)
+    gram = len(x) <= _GRAM_ITEMS
+    values = _matmul(x, x.T) if gram else x
+    square = jnp.sum((values if gram else _matmul(x.T, x)) ** 2)
+    return _Kernels(values, jnp.sum(x * x, axis=1), square)
+
+
+def _kernel_products(a: _Kernels, b: _Kernels) -> Array:
+    """[La, Lb]: sum_ij K_ij L_ij for all pairs; with features, K = X X^T, it is |X^T Y|^2."""
+    if a.is_gram:
+        # Sums of rows first: quicker on CPU than one matrix product with two rows of N^2 entries.
+        return lax.map(lambda x: jnp.sum(jnp.sum(x * b.values, axis=1), axis=1), a.values)
+    return _over_pairs(lambda x, y: jnp.sum(_matmul(x.T, y) ** 2))(a.values, b.values)
+
+
+def _cka(a: _Kernels, b: _Kernels) -> Array:
+    norms = jnp.sqrt(a.square[:, None] * b.square)
+    return _kernel_products(a, b) / (norms + _DENOMINATOR_EPS)
+
+
+def _unbiased_hsic(
+    product: Array, diagonals: Array, trace_a: Array, trace_b: Array, n: int
+) -> Array:
+    """Song et al. (JMLR 2012), equation 5, for centred kernels.
+
+    Their rows sum to zero, so off the diagonal to minus the diagonal: beside the product of the
+    kernels (sum_ij K_ij L_ij) only the product of the diagonals and the traces are left.
+    """
+    total = product - n / (n - 2) * diagonals + trace_a * trace_b / ((n - 1) * (n - 2))
+    return total / (n * (n - 3))
+
+
+def _unbiased_cka(a: _Kernels, b: _Kernels) -> Array:
+    n = a.diagonal.shape[-1]
+    traces_a, traces_b = jnp.sum(a.diagonal, axis=1), jnp.sum(b.diagonal, axis=1)
+    norms_a, norms_b = (
+        _unbiased_hsic(x.square, jnp.sum(x.diagonal**2, axis=1), trace, trace, n)
+        for x, trace in ((a, traces_a), (b, traces_b))
+    )
+    diagonals = _matmul(a.diagonal, b.diagonal.T)
+    hsic = _unbiased_hsic(_kernel_products(a, b), diagonals, traces_a[:, None], traces_b, n)
+    return hsic / (jnp.sqrt(norms_a[:, None] * norms_b) + _DENOMINATOR_EPS)
+
+
+# Subspaces and rotations.
+
+
+class _Rows(NamedTuple):
+    values: Array  # [L, N, D]
+
+    def permuted(self, order: Array) -> "_Rows":
+        return _Rows(self.values[:, order])
+
+
+@jax.jit
+def _prepare_singular_vectors(rows: Array) -> _Rows:
+    """[N, C] the first left singular vectors; those without variance are zero."""
+    x = rows - jnp.mean(rows, axis=0)
+    deviation = jnp.std(x, axis=0)
+    # A constant column is only rounding error once centred; standardised, it would be noise.
+    constant = deviation <= 1e-6 * jnp.max(jnp.abs(rows), axis=0)
+    x = jnp.where(constant, 0, x / jnp.where(constant, 1, deviation))
+    # A QR decomposition of the long side first: the singular vectors of its factor are cheap.
+    if x.shape[0] > x.shape[1]:
+        q, r = jnp.linalg.qr(x)
+        vectors, values, _ = jnp.linalg.svd(r)
+        vectors = _matmul(q, vectors)
+    else:
+        vectors, values, _ = jnp.linalg.svd(jnp.linalg.qr(x.T, mode="r").T)
+    kept = values[:_SVCCA_COMPONENTS] > 1e-5 * values[0]
+    return _Rows(jnp.where(kept, vectors[:, :_SVCCA_COMPONENTS], 0))
+
+
+def _svcca(a: _Rows, b: _Rows) -> Array:
+    """Centred orthonormal columns: their canonical correlations are singular values of U^T V."""
+    rank_a, rank_b = (jnp.sum(jnp.any(x.values != 0, axis=0)) for x in (a, b))
+    correlations = jnp.linalg.svd(_matmul(a.values.T, b.values), compute_uv=False)
+    return jnp.sum(correlations) / jnp.minimum(rank_a, rank_b)
+
+
+@jax.jit
+def _prepare_rotatable(x: Array) -> _Rows:
+    """[N, min(N, D)] centred, of Frobenius norm one, up to a rotation of the columns."""
+    x = x - jnp.mean(x, axis=0)
+    if x.shape[1] > x.shape[0]:
+        # X^T = Q R: the rotation Q does not change the score, and R^T is narrower than X.
+        x = jnp.linalg.qr(x.T, mode="r").T
+    return _Rows(x / jnp.linalg.norm(x))
+
+
+def _procrustes(a: _Rows, b: _Rows) -> Array:
+    nuclear_norm = jnp.sum(jnp.linalg.svd(_matmul(a.values.T, b.values), compute_uv=False))
+    return jnp.minimum(nuclear_norm, 1)  # rounding may exceed the bound
+
+
+class _Metric(NamedTuple):
+    # One layer, as its neighbours and their similarities (both [k, N]) where the metric uses them,
+    # else as its unit rows [N, D]; returns what is kept of it.
+    prepare: Callable[..., Prepared]
+    compare: Callable[[Any, Any], Array]  # both sides -> [La, Lb]
+    uses_neighbors: bool
+    min_items: int = 2
+    min_k: int = 1
+
+
+METRICS: dict[str, _Metric] = {
+    "mutual_knn": _Metric(_prepare_neighbors, _over_pairs(_mutual_knn), True),
+    "cycle_knn": _Metric(_prepare_neighbors, _over_pairs(_cycle_knn), True),
+    "lcs_knn": _Metric(_prepare_neighbors, _over_pairs(_lcs_knn), True),
+    "cka": _Metric(_prepare_kernel, _cka, False, min_items=4),
+    "unbiased_cka": _Metric(_prepare_kernel, _unbiased_cka, False, min_items=4),
+    "cknna": _Metric(_prepare_weighted_neighbors, _over_pairs(_cknna), True, min_items=4, min_k=2),
+    "svcca": _Metric(_prepare_singular_vectors, _over_pairs(_svcca), False, min_items=4),
+    "procrustes": _Metric(_prepare_rotatable, _over_pairs(_procrustes), False, min_items=4),
+}
