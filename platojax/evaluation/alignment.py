@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from platojax.evaluation.features import first_nonfinite
 from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
 
 Metric = Literal[
@@ -159,13 +160,12 @@ def _as_layers(name: str, x: ArrayLike) -> np.ndarray:
         raise ValueError(f"{name} has dtype {array.dtype}; give real numbers, best float32")
     with np.errstate(over="ignore"):  # the overflow is reported below, with its place
         array = array.astype(np.float32, copy=False)
-    for item, layers in enumerate(array):
-        if not np.isfinite(layers).all():
-            layer, channel = np.argwhere(~np.isfinite(layers))[0]
-            raise ValueError(
-                f"{name} is {layers[layer, channel]} at item {item}, layer {layer}, channel "
-                f"{channel} (as float32): fix the extraction or leave the item out on both sides"
-            )
+    index = first_nonfinite(array)
+    if index:
+        raise ValueError(
+            f"{name} is {array[index]} (as float32) at item {index[0]}, layer {index[1]}, channel "
+            f"{index[2]}: fix the extraction, or leave the item out on both sides"
+        )
     return array
 
 

@@ -1,0 +1,380 @@
+"""Feature files: write once, read by anyone, know what they are.
+
+A feature folder holds `features.npy` [N, L, D] float32 (items, layers, width) and `meta.json`,
+which says what the features are of. Nothing in it is pickled. Features of other programs are read
+from `.npy`, `.npz` and the `.pt` files of platonic-rep.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import platojax
+
+_FEATURES = "features.npy"
+_META = "meta.json"
+# Rows looked at together when values are checked, so that a large file is never in memory at once.
+_CHECK_BYTES = 2**26
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of the libraries that computed the features."""
+    return {
+        "platojax": platojax.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureMeta:
+    """What features are of; two sets of features with equal meta should be equal.
+
+    Attributes:
+        encoder: name of the encoder, as its authors spell it.
+        weights_hash: `hash_tree` of its parameters.
+        dataset: name of the data set and split.
+        items_hash: `hash_items` of the ids of the items, in the order of the rows.
+        preprocessing: what was done to the inputs, for example "resize 256 bicubic, crop 224".
+        pooling: how tokens became one vector, for example "cls" or "mean over valid tokens".
+        layers: name of each layer, in the order of axis 1.
+        dtype: number format the encoder computed in; what is stored is always float32.
+        versions: of the libraries.
+    """
+
+    encoder: str
+    weights_hash: str
+    dataset: str
+    items_hash: str
+    preprocessing: str
+    pooling: str
+    layers: tuple[str, ...]
+    dtype: str = "float32"
+    versions: Mapping[str, str] = dataclasses.field(default_factory=library_versions)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `meta.json`."""
+        return dataclasses.asdict(self) | {"layers": list(self.layers)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> "FeatureMeta":
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: a field is missing, unknown or of the wrong type; the message names it.
+        """
+        if not isinstance(values, dict):
+            raise ValueError(f"expected an object, found {type(values).__name__}")
+        fields = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in fields if name not in values]
+        unknown = [name for name in values if name not in fields]
+        if missing or unknown:
+            raise ValueError(f"missing fields {missing}, unknown fields {unknown}")
+        for name in fields:
+            value = values[name]
+            if name == "layers":
+                right = isinstance(value, list) and all(isinstance(x, str) for x in value)
+            elif name == "versions":
+                right = isinstance(value, dict) and all(isinstance(x, str) for x in value.values())
+            else:
+                right = isinstance(value, str)
+            if not right:
+                raise ValueError(f"field {name!r} has a value of the wrong type: {value!r}")
+        return cls(**values | {"layers": tuple(values["layers"])})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+    """Features and what is known of them.
+
+    Attributes:
+        features: [N, L, D] float32; memory-mapped where the file allows it.
+        meta: what they are of; None for files without it.
+        path: where they were read from.
+    """
+
+    features: np.ndarray
+    meta: FeatureMeta | None
+    path: pathlib.Path
+
+    def layer_name(self, layer: int) -> str:
+        """The layer's name where it is known, else its number, counted from 0."""
+        return self.meta.layers[layer] if self.meta else str(layer)
+
+
+def write_features(folder: str | os.PathLike, features: Any, meta: FeatureMeta) -> None:
+    """Writes a feature folder so that it is there whole or not at all.
+
+    Everything is written to a hidden folder beside it, flushed to the disk, and then renamed. Of an
+    existing feature folder with equal meta (the same features, computed again) the features are
+    replaced; anything else that exists is left alone.
+
+    Args:
+        folder: where; parents are created.
+        features: [N, L, D], real and finite; stored as float32.
+        meta: what they are of, with one name per layer.
+
+    Raises:
+        ValueError: features are not finite, have the wrong shape, or meta names other layers.
+        FileExistsError: `folder` exists and holds something else.
+    """
+    folder = pathlib.Path(folder)
+    array = np.asarray(features)
+    if array.ndim != 3:
+        raise ValueError(f"features have shape {array.shape}; needed are [items, layers, width]")
+    array = _checked(array, "features")
+    _check_layers(array, meta, "features")
+    replace = folder.exists()
+    if replace:
+        _check_replaceable(folder, meta)
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(
+        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
+    )
+    try:
+        # One level deeper, because a folder from mkdtemp is readable by its owner only.
+        fresh = temporary / folder.name
+        fresh.mkdir()
+        with (fresh / _FEATURES).open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        with (fresh / _META).open("w", encoding="utf-8") as text:
+            json.dump(meta.to_json(), text, indent=2, ensure_ascii=False)
+            text.flush()
+            os.fsync(text.fileno())
+        _sync_folder(fresh)
+        if replace:
+            os.replace(fresh / _FEATURES, folder / _FEATURES)
+        else:
+            fresh.rename(folder)
+        _sync_folder(folder if replace else folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Flushes the folder's entries: without it a power cut may undo a rename."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_replaceable(folder: pathlib.Path, meta: FeatureMeta) -> None:
+    try:
+        old = _read_meta(folder).to_json()
+    except (ValueError, OSError) as error:
+        raise FileExistsError(
+            f"{folder} exists and is not a feature folder; give another path"
+        ) from error
+    differing = [name for name, value in meta.to_json().items() if old[name] != value]
+    if differing:
+        name = differing[0]
+        raise FileExistsError(
+            f"{folder} holds other features ({name} is {old[name]!r}, now "
+            f"{meta.to_json()[name]!r}): delete it or give another path"
+        )
+
+
+def read_features(path: str | os.PathLike) -> Features:
+    """Reads features and checks them.
+
+    A feature folder; `.npy`; `.npz` (its array `features`, or its only array); platonic-rep `.pt`
+    (a dict with "feats" [N, L, D]; needs torch). Arrays [N, D] become [N, 1, D]; integers and other
+    float formats become float32.
+
+    Args:
+        path: a folder or a file, told apart by its name.
+
+    Returns:
+        The features, memory-mapped where they come from a folder or a float32 `.npy`.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+        ImportError: a `.pt` file, and torch is not installed.
+        ValueError: the file is not what its name says, or its features are not finite, empty,
+            pickled objects, or of another number of axes. The message names file, value and fix.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    meta = None
+    if path.is_dir():
+        meta = _read_meta(path)
+        array = _load_numpy(path / _FEATURES)
+    elif path.suffix in (".npy", ".npz"):
+        array = _load_numpy(path)
+    elif path.suffix == ".pt":
+        array = _load_torch(path)
+    else:
+        raise ValueError(f"{path}: expected a feature folder, .npy, .npz or platonic-rep .pt")
+    if array.ndim == 2:
+        array = array[:, None, :]
+    if array.ndim != 3:
+        raise ValueError(
+            f"{path} has shape {array.shape}; needed are [items, layers, width] or [items, width]"
+        )
+    array = _checked(array, str(path))
+    if meta:
+        _check_layers(array, meta, str(path))
+    return Features(array, meta, path)
+
+
+def check_same_items(a: Features, b: Features) -> None:
+    """Checks that row i of both is the same item, as far as the files can tell.
+
+    Args:
+        a: one side.
+        b: the other side.
+
+    Raises:
+        ValueError: the numbers of items differ, or both sides know the ids of their items and the
+            ids or their order differ.
+    """
+    if len(a.features) != len(b.features):
+        raise ValueError(
+            f"{a.path} has {len(a.features)} items and {b.path} has {len(b.features)}: row i of "
+            "both must be the same item; extract both from the same items in the same order"
+        )
+    if a.meta and b.meta and a.meta.items_hash != b.meta.items_hash:
+        raise ValueError(
+            f"{a.path} ({a.meta.dataset}, items {a.meta.items_hash[:12]}) and {b.path} "
+            f"({b.meta.dataset}, items {b.meta.items_hash[:12]}) are of other items or in another "
+            "order; extract both from the same items in the same order"
+        )
+
+
+def hash_items(ids: Iterable[str | int]) -> str:
+    """SHA-256 (hexadecimal) of the ids in their order; an integer id counts as its decimal text."""
+    digest = hashlib.sha256()
+    for item in ids:
+        text = str(item).encode()
+        # With its length, so that ("ab", "c") and ("a", "bc") differ.
+        digest.update(f"{len(text)}:".encode() + text)
+    return digest.hexdigest()
+
+
+def hash_tree(params: Any) -> str:
+    """SHA-256 (hexadecimal) of a tree of arrays: paths, dtypes, shapes and bytes of its leaves.
+
+    The same on every machine and for NumPy and JAX arrays; the order of dictionaries is immaterial.
+
+    Args:
+        params: a pytree whose leaves are arrays or numbers.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    digest = hashlib.sha256()
+    for path, leaf in sorted(
+        ((jax.tree_util.keystr(path), leaf) for path, leaf in leaves), key=lambda item: item[0]
+    ):
+        array = np.asarray(leaf)
+        if array.dtype.hasobject:
+            raise ValueError(f"leaf {path} is a {type(leaf).__name__}, not an array")
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{path} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def first_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first NaN or infinity in row order; None where there is none."""
+    rows = max(1, _CHECK_BYTES * len(array) // array.nbytes)
+    for start in range(0, len(array), rows):
+        finite = np.isfinite(array[start : start + rows])
+        if not finite.all():
+            item, *rest = (int(i) for i in np.unravel_index(np.argmin(finite), finite.shape))
+            return (start + item, *rest)
+    return None
+
+
+def _checked(array: np.ndarray, where: str) -> np.ndarray:
+    """[N, L, D] as finite float32, or an error that names the file, the value and the fix."""
+    if array.size == 0:
+        raise ValueError(f"{where} is empty (shape {array.shape}); extract the features again")
+    # JAX's own formats, such as bfloat16, are floating to JAX but void to NumPy; read back from a
+    # file they are void to both.
+    if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        hint = " (bfloat16 that NumPy cannot read back?)" if array.dtype.kind == "V" else ""
+        raise ValueError(f"{where} has dtype {array.dtype}{hint}; save real numbers, best float32")
+    with np.errstate(over="ignore"):  # an overflow is reported below, with its place
+        converted = array.astype(np.float32, copy=False)
+    index = first_nonfinite(converted)
+    if index is None:
+        return converted
+    item, layer, channel = index
+    value = array[index]
+    if array.dtype == np.float16 and np.isinf(value):
+        fix = "float16 overflows above 65504; extract in float32 or bfloat16"
+    elif np.isfinite(value):
+        fix = "this overflows float32; scale the features down"
+    else:
+        fix = "fix the extraction, or leave the item out on both sides"
+    raise ValueError(f"{where} is {value} at item {item}, layer {layer}, channel {channel}: {fix}")
+
+
+def _check_layers(array: np.ndarray, meta: FeatureMeta, where: str) -> None:
+    if array.shape[1] != len(meta.layers):
+        raise ValueError(
+            f"{where}: {array.shape[1]} layers, but meta names {len(meta.layers)} "
+            f"({', '.join(meta.layers)}); give one name per layer"
+        )
+
+
+def _read_meta(folder: pathlib.Path) -> FeatureMeta:
+    path = folder / _META
+    if not path.exists():
+        raise ValueError(f"{folder} is not a feature folder: it has no {_META}")
+    try:
+        return FeatureMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; extract the features again") from error
+
+
+def _load_numpy(path: pathlib.Path) -> np.ndarray:
+    """The array of a `.npy` (memory-mapped) or `.npz` file."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded as arrays:
+            names = list(arrays)
+            if "features" not in names and len(names) != 1:
+                raise ValueError(f"it has the arrays {names}; name the right one 'features'")
+            return arrays["features" if "features" in names else names[0]]
+    except FileNotFoundError as error:
+        raise ValueError(f"{path.parent} is not a feature folder: it has no {path.name}") from error
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            error = ValueError("it is no array file, or one of pickled objects; save a plain array")
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _load_torch(path: pathlib.Path) -> np.ndarray:
+    """The features in a platonic-rep file: torch.save({"feats": [N, L, D], ...})."""
+    try:
+        import torch  # only here: nothing else in platojax's evaluation needs it
+    except ImportError as error:
+        raise ImportError(f"{path} needs torch to be read: pip install torch") from error
+    try:
+        # weights_only: a pickle from elsewhere must not run code.
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises pickle, runtime and zip errors of many kinds
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} cannot be read by torch.load: {first_line}") from error
+    if not isinstance(saved, Mapping) or "feats" not in saved:
+        found = list(saved) if isinstance(saved, Mapping) else type(saved).__name__
+        raise ValueError(f"{path} has no 'feats' (found {found}); expected platonic-rep's format")
+    return saved["feats"].detach().float().numpy()
