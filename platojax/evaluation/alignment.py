@@ -223,18 +223,20 @@ def _check_rows(where: str, rows: np.ndarray) -> None:
 def _check_neighbors(where: str, farthest: np.ndarray, k: int) -> None:
     """Looks for items whose neighbours are not determined by the features.
 
-    Copies tie, and ties go to the lower index on both sides: such items agree by their order alone.
+    Copies tie, and ties go to the lower index on both sides: such items agree by their order
+    alone, which a permutation destroys, so that not even the null would show it.
     """
     copies = int((farthest >= _SAME_COSINE).sum())
     if copies == 0:
         return
     message = (
         f"{where}: for {copies} of {len(farthest)} items, k={k} or more other items have the same "
-        "direction, so that their neighbours follow the order of the items"
+        "direction (to float32), so that their neighbours follow the order of the items; leave "
+        "copies out on both sides, clip outliers, or drop the layer"
     )
     if copies == len(farthest):
-        raise ValueError(f"{message}; drop the layer, or the copies on both sides")
-    warnings.warn(f"{message}; leave copies out on both sides", stacklevel=5)
+        raise ValueError(message)
+    warnings.warn(message, stacklevel=5)
 
 
 @functools.partial(jax.jit, static_argnames="metric")

@@ -1,0 +1,319 @@
+import pathlib
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.spatial
+
+from platojax.evaluation import alignment as alignment_module
+from platojax.evaluation import neighbors
+from platojax.evaluation.alignment import METRICS, alignment
+from platojax.evaluation.neighbors import nearest_neighbors
+
+GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "alignment_metrics.npz")
+TABLES = [name for name in GOLDEN.files if "." in name]
+
+
+def related(n=60, layers=(2, 3), widths=(7, 9), seed=0):
+    """Two sides that share part of a signal, so that no metric is trivially 0 or 1."""
+    rng = np.random.default_rng(seed)
+    signal = rng.normal(size=(n, 1, 4))
+    a = rng.normal(size=(n, layers[0], widths[0]))
+    b = rng.normal(size=(n, layers[1], widths[1]))
+    a[..., :4] += signal
+    b[..., :4] += 2 * signal
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def neighbor_lists(x, k):
+    """[N, k] by a stable full sort in float64: of equal similarities the lower index first."""
+    x = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
+    similarities = x @ x.T
+    np.fill_diagonal(similarities, -np.inf)
+    return np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+
+
+def longest_common_subsequence(x, y):
+    lengths = np.zeros((len(x) + 1, len(y) + 1), int)
+    for i, u in enumerate(x):
+        for j, v in enumerate(y):
+            lengths[i + 1, j + 1] = (
+                lengths[i, j] + 1 if u == v else max(lengths[i, j + 1], lengths[i + 1, j])
+            )
+    return lengths[-1, -1]
+
+
+def brute_force(x, y, metric, k):
+    """One pair of layers, straight from the definitions, with arrays of items x items."""
+    n = len(x)
+    x, y = (z.astype(np.float64) / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+    nx, ny = neighbor_lists(x, k), neighbor_lists(y, k)
+    if metric == "mutual_knn":
+        return np.mean([len(set(p) & set(q)) / k for p, q in zip(nx, ny, strict=True)])
+    if metric == "cycle_knn":
+        return np.mean([any(i in nx[j] for j in ny[i]) for i in range(n)])
+    if metric == "lcs_knn":
+        return np.mean([longest_common_subsequence(p, q) for p, q in zip(nx, ny, strict=True)])
+    kernels = x @ x.T, y @ y.T
+    if metric == "cka":
+        h = np.eye(n) - 1 / n
+
+        def hsic(p, q):
+            return np.trace(p @ h @ q @ h)
+    else:
+
+        def hsic(p, q):
+            p, q = (z * (1 - np.eye(n)) for z in (p, q))
+            return (
+                np.sum(p * q.T)
+                + p.sum() * q.sum() / (n - 1) / (n - 2)
+                - 2 * (p @ q).sum() / (n - 2)
+            ) / (n * (n - 3))
+
+    if metric == "cknna":
+        inside = np.zeros((2, n, n), bool)
+        for mask, lists in zip(inside, (nx, ny), strict=True):
+            np.put_along_axis(mask, lists, True, axis=1)
+        plain = hsic
+
+        def local(i, j):
+            both = inside[i] & inside[j]
+            return plain(both * kernels[i], both * kernels[j])
+
+        return local(0, 1) / (np.sqrt(local(0, 0) * local(1, 1)) + 1e-6)
+    p, q = kernels
+    return hsic(p, q) / (np.sqrt(hsic(p, p) * hsic(q, q)) + 1e-6)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_agrees_with_the_published_code(table):
+    metric, clip = table.split(".")
+    ours = alignment(GOLDEN["a"], GOLDEN["b"], metric=metric, k=int(GOLDEN["k"]), clip=clip)
+    np.testing.assert_allclose(ours, GOLDEN[table], atol=1e-5, rtol=0)
+
+
+def test_golden_values_cover_every_metric_of_that_code_and_every_clip():
+    published = set(METRICS) - {"svcca", "procrustes"}
+    assert set(TABLES) == {f"{m}.{c}" for m in published for c in ("none", "exact", "mean")}
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize(
+    "metric", ["mutual_knn", "cycle_knn", "lcs_knn", "cknna", "cka", "unbiased_cka"]
+)
+def test_agrees_with_brute_force(metric, k):
+    a, b = related()
+    expected = [[brute_force(a[:, i], b[:, j], metric, k) for j in range(3)] for i in range(2)]
+    np.testing.assert_allclose(alignment(a, b, metric=metric, k=k), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["cka", "unbiased_cka"])
+def test_kernel_metrics_of_many_items_do_not_need_the_kernel(metric, monkeypatch):
+    a, b = related(n=61)
+    kept = alignment(a, b, metric=metric)
+    monkeypatch.setattr(alignment_module, "_GRAM_ITEMS", 10)
+    alignment_module.table.clear_cache()
+    alignment_module._prepare_kernel.clear_cache()
+    try:
+        pair = alignment_module.prepare(a, b, metric=metric, k=10, clip="none")
+        assert pair.a.values.shape == a.transpose(1, 0, 2).shape
+        np.testing.assert_allclose(alignment_module.table(pair, metric), kept, atol=1e-5)
+    finally:
+        alignment_module.table.clear_cache()
+        alignment_module._prepare_kernel.clear_cache()
+
+
+def test_unbiased_cka_survives_a_large_common_mean():
+    # Cosines of .999 and more, as in many language models: the uncentred formula loses its digits.
+    a, b = related(n=50)
+    a, b = a + 60, b + 60
+    expected = [
+        [brute_force(a[:, i], b[:, j], "unbiased_cka", 3) for j in range(3)] for i in range(2)
+    ]
+    # The published 1e-6 in the denominator is not negligible for kernels this flat.
+    assert np.max(np.abs(expected)) > 1e-4
+    np.testing.assert_allclose(alignment(a, b, metric="unbiased_cka"), expected, rtol=0.02)
+
+
+def test_svcca_is_the_mean_canonical_correlation_of_the_leading_singular_vectors():
+    for n, widths in ((80, (20, 33)), (16, (40, 30)), (50, (4, 12))):
+        a, b = related(n=n, widths=widths)
+        bases = []
+        for x in (a[:, 0], b[:, 1]):
+            x = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
+            x = (x - x.mean(0)) / x.std(0)
+            bases.append(np.linalg.svd(x, full_matrices=False)[0][:, :10])
+        cosines = np.cos(scipy.linalg.subspace_angles(*bases))
+        assert 0.1 < cosines.mean() < 0.99
+        np.testing.assert_allclose(alignment(a, b, metric="svcca")[0, 1], cosines.mean(), atol=1e-4)
+
+
+def test_svcca_leaves_out_columns_without_variance():
+    rng = np.random.default_rng(0)
+    # Rows of one length, so that the last column stays constant when rows are scaled.
+    x = rng.normal(size=(40, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x = np.concatenate([x, np.full((40, 1), 0.7)], axis=1)
+    np.testing.assert_allclose(alignment(x, x, metric="svcca"), 1, atol=1e-5)
+    y = rng.normal(size=(40, 6))
+    assert alignment(x, y, metric="svcca") == pytest.approx(
+        alignment(np.concatenate([x, x[:, 3:]], axis=1), y, metric="svcca"), abs=0.05
+    )
+
+
+def test_procrustes_is_one_minus_scipys_disparity():
+    for n, width in ((60, 8), (12, 30)):
+        a, b = related(n=n, widths=(width, width))
+        a, b = (x / np.linalg.norm(x, axis=2, keepdims=True) for x in (a, b))
+        disparity = scipy.spatial.procrustes(a[:, 1].astype(float), b[:, 2].astype(float))[2]
+        ours = alignment(a, b, metric="procrustes")[1, 2]
+        np.testing.assert_allclose(ours**2, 1 - disparity, atol=1e-5)
+
+
+def test_procrustes_is_one_for_a_rotation_into_a_wider_space():
+    a, _ = related()
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(12, 7)))[0]
+    table = alignment(a, a @ rotation.T, metric="procrustes")
+    np.testing.assert_allclose(np.diag(table), 1, atol=1e-5)
+    assert table[0, 1] < 0.9
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_identical_features_reach_the_largest_value(metric):
+    a, _ = related()
+    table = alignment(a, a, metric=metric, k=4)
+    if metric == "cycle_knn":  # 1 only where every item is a neighbour of a neighbour of its
+        expected, tolerance = 1, 0.1
+    else:  # for cknna, the kernel restricted to neighbours is small against the published 1e-6
+        expected, tolerance = (4 if metric == "lcs_knn" else 1), 1e-4
+    np.testing.assert_allclose(np.diag(table), expected, atol=tolerance)
+    assert table.dtype == np.float32
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scale_of_an_item_and_number_format_do_not_matter(metric):
+    a, b = related()
+    scales = np.logspace(-25, 25, len(a)).astype(np.float32)[:, None, None]
+    expected = alignment(a, b, metric=metric)
+    np.testing.assert_allclose(alignment(a * scales, b, metric=metric), expected, atol=2e-5)
+    np.testing.assert_array_equal(
+        alignment(jnp.asarray(a), b.astype(np.float64), metric=metric), expected
+    )
+
+
+def test_two_axes_are_one_layer():
+    a, b = related()
+    np.testing.assert_array_equal(alignment(a[:, 0], b[:, 1]), alignment(a, b)[:1, 1:2])
+
+
+def test_integers_and_half_precision_are_computed_with_in_float32():
+    rng = np.random.default_rng(0)
+    a = rng.integers(-100, 100, size=(50, 6))
+    b = a + rng.integers(-50, 50, size=(50, 6))
+    expected = alignment(a.astype(np.float32), b.astype(np.float32))
+    np.testing.assert_array_equal(alignment(a, b.astype(np.float16)), expected)
+    # 100 is exact in bfloat16; the products are not.
+    np.testing.assert_array_equal(alignment(jnp.asarray(a, jnp.bfloat16), b), expected)
+
+
+# Neighbours
+
+
+def test_neighbors_agree_with_a_stable_sort_whatever_the_block(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(101, 6)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    for elements in (2**24, 101 * 17, 101):  # one block, a ragged last block, a row at a time
+        monkeypatch.setattr(neighbors, "_BLOCK_ELEMENTS", elements)
+        nearest_neighbors.clear_cache()
+        indices, similarities = nearest_neighbors(jnp.asarray(x), 7)
+        np.testing.assert_array_equal(indices, neighbor_lists(x, 7))
+        np.testing.assert_allclose(
+            similarities, np.take_along_axis(x @ x.T, np.asarray(indices), axis=1), atol=1e-6
+        )
+    nearest_neighbors.clear_cache()
+
+
+def test_an_item_is_not_its_own_neighbor_even_if_all_similarities_are_negative():
+    # The corners of a simplex: every pair of items has similarity -1/5.
+    x = np.eye(6, dtype=np.float32) - 1 / 6
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    indices, similarities = nearest_neighbors(jnp.asarray(x), 5)
+    assert np.all(np.asarray(similarities) < 0)
+    assert [sorted(row) for row in np.asarray(indices).tolist()] == [
+        [j for j in range(6) if j != i] for i in range(6)
+    ]
+
+
+def test_of_equal_similarities_the_lower_index_comes_first():
+    # One-hot rows: exact arithmetic, and nothing but ties.
+    one_hot = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0, 1, 2, 3]]
+    indices, _ = nearest_neighbors(jnp.asarray(one_hot), 3)
+    np.testing.assert_array_equal(indices, neighbor_lists(one_hot, 3))
+    np.testing.assert_array_equal(indices[5], [1, 0, 2])
+    assert alignment(one_hot, one_hot, k=3) == 1
+
+
+def test_no_array_of_items_by_items_in_a_large_search():
+    compiled = nearest_neighbors.lower(jnp.zeros((20_000, 8)), 10).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 20_000**2  # a quarter of N x N floats
+
+
+# Bad input
+
+
+def some(n=20, layers=2, width=3):
+    return np.random.default_rng(0).normal(size=(n, layers, width)).astype(np.float32)
+
+
+def with_value(value, index):
+    x = some()
+    x[index] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("a", "settings", "words"),
+    [
+        (some(), {"metric": "cosine"}, ["metric='cosine'", "mutual_knn", "procrustes"]),
+        (some(), {"clip": "max"}, ["clip='max'", "none, exact, mean"]),
+        (some(), {"k": 0}, ["k=0", "at least 1"]),
+        (some(), {"k": 2.5}, ["k=2.5", "integer"]),
+        (some(), {"k": 1, "metric": "cknna"}, ["k=1", "at least 2"]),
+        (some(), {"k": 20}, ["20 items", "k=20", "at least 21", "smaller k"]),
+        (some(n=19), {}, ["a has 19 items", "b has 20", "same items"]),
+        (some()[0, 0], {}, ["a has shape (3,)", "[items, layers, width]"]),
+        (some(layers=0), {}, ["a has shape (20, 0, 3)"]),
+        (with_value(np.nan, (3, 1, 2)), {}, ["a is nan", "item 3, layer 1, channel 2"]),
+        (with_value(-np.inf, (19, 0, 0)), {}, ["a is -inf", "item 19"]),
+        (some().astype(np.float64) * 1e300, {}, ["a is", "inf", "as float32"]),
+        (some() * 1j, {}, ["a has dtype complex"]),
+        (np.full((20, 2), "x"), {}, ["a has dtype <U1"]),
+        (with_value(0, (4, 1)), {}, ["layer 1 of a", "item 4 is all zeros", "leave these items"]),
+        (with_value(7, np.s_[:, 1]), {}, ["layer 1 of a", "same for all 20 items", "drop"]),
+        (with_value(7, np.s_[:, 1]), {"metric": "cka"}, ["layer 1 of a", "same for all 20"]),
+        (np.abs(some(width=1)), {"k": 3}, ["layer 0 of a", "20 of 20", "same direction"]),
+        (np.eye(20, 40), {"clip": "exact"}, ["clip='exact'", "a", "to 0", "clip='none'"]),
+    ],
+)
+def test_bad_input_is_refused_with_the_place_and_the_fix(a, settings, words):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as error:
+        alignment(a, some(), **{"k": 5} | settings)
+    for word in words[1:]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_item_is_refused_by_every_metric(metric):
+    with pytest.raises(ValueError, match="1 items are too few"):
+        alignment(some(n=1), some(n=1), metric=metric)
+
+
+def test_more_copies_of_an_item_than_neighbors_are_warned_of():
+    a = some(n=30)
+    a[:8, 1] = a[0, 1]
+    with pytest.warns(UserWarning, match=r"layer 1 of a: for 8 of 30 items, k=5"):
+        alignment(a, some(n=30), k=5)
+    a[5:8, 1] = some(n=40)[32:35, 1]  # five are left: all of an item's copies fit in its list
+    alignment(a, some(n=30), k=5)

@@ -1,0 +1,159 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from platojax.evaluation.alignment import METRICS, alignment
+from platojax.evaluation.calibration import calibrate
+
+
+def related(n=40, noise=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    signal = rng.normal(size=(n, 1, 5))
+    a = signal + noise * rng.normal(size=(n, 2, 5))
+    b = signal + noise * rng.normal(size=(n, 3, 5))
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_null_equals_recomputation_on_permuted_features(metric):
+    a, b = related()
+    result = calibrate(a, b, metric=metric, k=4, num_permutations=20, seed=3)
+    rng = np.random.default_rng(3)
+    expected = [
+        alignment(a, b[rng.permutation(len(b))], metric=metric, k=4).max() for _ in range(20)
+    ]
+    np.testing.assert_allclose(result.null, expected, atol=1e-5)
+    assert len(set(result.null.tolist())) > 3
+    np.testing.assert_array_equal(result.table, alignment(a, b, metric=metric, k=4))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_identical_features_have_the_smallest_p_value_and_calibrate_to_about_one(metric):
+    a, _ = related()
+    result = calibrate(a, a, metric=metric, k=4, num_permutations=19)
+    assert result.p_value == 1 / 20
+    assert result.calibrated > (0.8 if metric == "cycle_knn" else 0.999)
+    assert result.layers[0] == result.layers[1]
+
+
+def test_p_values_of_unrelated_features_are_uniform():
+    rng = np.random.default_rng(0)
+    p_values = []
+    for seed in range(200):
+        a, b = rng.normal(size=(2, 30, 2, 4))
+        p_values.append(calibrate(a, b, k=5, num_permutations=19, seed=seed).p_value)
+    # Equal scores count against the observed one, so p may only be too large, and only a little.
+    assert np.mean(np.array(p_values) <= 0.05) < 0.10
+    assert scipy.stats.kstest(p_values, "uniform").statistic < 0.15
+    assert 0.45 < np.mean(p_values) < 0.62
+
+
+def test_the_maximum_over_layers_does_not_make_noise_significant():
+    # With 36 pairs of layers the maximum is far above one pair's chance, in the null as well.
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(2, 100, 6, 8))
+    result = calibrate(a, b)
+    assert result.score > result.chance * 1.1
+    assert result.p_value > 0.05
+    assert result.calibrated < 0.02
+
+
+def test_threshold_p_value_and_calibrated_follow_their_definitions():
+    a, b = related(n=100, noise=1.5)
+    for count, rank in ((19, 19), (20, 20), (39, 38), (200, 191), (399, 380)):
+        result = calibrate(a, b, num_permutations=count)
+        assert result.threshold == np.sort(result.null)[rank - 1]
+        assert result.p_value == (1 + np.sum(result.null >= result.score)) / (count + 1)
+        assert result.calibrated == pytest.approx(
+            (result.score - result.threshold) / (1 - result.threshold)
+        )
+        assert 0 < result.calibrated < 1
+
+
+def test_chance_is_k_over_the_others_for_mutual_knn_and_the_null_mean_otherwise():
+    a, b = related()
+    assert calibrate(a, b, k=4).chance == 4 / 39
+    for metric in ("lcs_knn", "cka"):
+        result = calibrate(a, b, k=4, metric=metric)
+        assert result.chance == pytest.approx(result.null.mean())
+
+
+def test_lcs_knn_is_calibrated_against_its_own_maximum():
+    a, b = related(noise=0.3)
+    result = calibrate(a, b, metric="lcs_knn", k=5)
+    assert result.calibrated == pytest.approx(
+        (result.score - result.threshold) / (5 - result.threshold)
+    )
+    assert 0 < result.calibrated < 1
+
+
+def test_a_negative_score_keeps_its_layers():
+    # The unbiased estimate is negative for anti-correlated kernels: near on one side, far on the
+    # other.
+    x = np.array([[1, 0], [1, 0.1], [-1, 0], [-1, 0.1]] * 3, np.float32)
+    y = np.array([[1, 0], [-1, 0.1], [1, 0.1], [-1, 0]] * 3, np.float32)
+    a = np.stack([x, x + 0.01 * np.random.default_rng(0).normal(size=x.shape)], axis=1)
+    result = calibrate(a, y, metric="unbiased_cka", num_permutations=19)
+    assert result.score < 0
+    assert result.score == result.table.max()
+    assert result.table[result.layers] == result.score
+    assert result.calibrated == 0
+
+
+def test_score_is_the_maximum_and_layers_where_it_is():
+    a, b = related(noise=0.3)
+    a[:, 0] = np.random.default_rng(5).normal(size=a[:, 0].shape)
+    b[:, [0, 2]] = np.random.default_rng(6).normal(size=b[:, [0, 2]].shape)
+    result = calibrate(a, b, k=4)
+    assert result.layers == (1, 1)
+    assert result.score == result.table.max() == result.table[1, 1]
+
+
+def test_the_seed_fixes_the_numbers():
+    a, b = related()
+    first, again, other = (calibrate(a, b, k=4, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.null, again.null)
+    assert first.to_json() == again.to_json()
+    assert not np.array_equal(first.null, other.null)
+
+
+def test_when_even_wrong_pairs_are_perfect_nothing_is_calibrated():
+    # Six items, five neighbours: every list holds all others.
+    a, b = related(n=6)
+    result = calibrate(a, b, k=5, num_permutations=19)
+    assert (result.score, result.threshold, result.p_value, result.calibrated) == (1, 1, 1, 0)
+
+
+def test_every_score_carries_its_protocol_as_strict_json():
+    a, b = related()
+    result = calibrate(a, b, metric="cknna", k=4, clip="mean", num_permutations=21, seed=7)
+    values = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    protocol = {"n": 40, "k": 4, "metric": "cknna", "clip": "mean", "num_permutations": 21}
+    assert values.items() >= (protocol | {"seed": 7, "alpha": 0.05}).items()
+    assert values["table"] == result.table.tolist()
+    assert values["layers"] == list(result.layers)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.score = 1.0
+
+
+def test_metrics_without_neighbors_report_no_k():
+    a, b = related()
+    assert calibrate(a, b, metric="svcca", num_permutations=19).k is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_permutations": 18}, "num_permutations=18 .* at least 19"),
+        ({"seed": -1}, "seed=-1"),
+        ({"metric": "nope"}, "metric='nope'"),
+        ({"k": 40}, "40 items"),
+    ],
+)
+def test_bad_settings_are_refused(settings, words):
+    a, b = related()
+    with pytest.raises(ValueError, match=words):
+        calibrate(a, b, **settings)
