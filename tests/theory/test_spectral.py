@@ -218,9 +218,16 @@ def test_nuisance_separates_modalities_within_the_bound():
 
 def test_generic_channels_do_not_agree():
     rng = np.random.default_rng(0)
-    channels = tuple(rng.dirichlet(np.full(n, 0.1), 48) for n in (144, 240))
-    drawn = World(world.same_scene(np.full(48, 1 / 48)), channels)
+    prior = np.full(8, 1 / 8)
+    channels = tuple(rng.dirichlet(np.ones(n), 8) for n in (12, 16))
+    drawn = World(world.same_scene(prior), channels)
     assert solved_residual(drawn, 6) > 0.5
+    # Nor are the scenes' means, whitened: about 1.7 of 12.
+    means = [
+        spectral.whiten(channels[m] @ spectral.spectral_optimum(drawn.good_law(m), 6)[0], prior)
+        for m in range(2)
+    ]
+    assert spectral.procrustes_residual(*means) == pytest.approx(1.7, abs=0.3)
 
 
 def test_lossless_views_of_one_scene_agree_only_at_full_width():
