@@ -24,7 +24,7 @@ class Case:
       dim: the width d of the encoders.
       encoder: of every modality.
       objective: the theorem's own, or the product's.
-      num_seeds: independent trainings of each modality.
+      num_seeds: independent trainings of each modality, at least 2: they are compared.
     """
 
     name: str
