@@ -103,8 +103,9 @@ def whitening_loss(
     """Returns E|f(x) - f(x')|^2 + penalty (|Cov f - I|_F^2 + |E f|^2), all moments exact.
 
     Its minimum spans the closed-form optimum for any penalty of at least 1 (where lambda_d >= 0, as
-    `spectral_optimum` demands); only the covariance differs from I, by (1 - lambda_i) / penalty along eigenvector i (set the derivative with respect
-    to each variance to zero), which whitening afterwards takes out exactly.
+    `spectral_optimum` demands). Only the covariance differs from I, by (1 - lambda_i) / penalty
+    along eigenvector i (set the derivative with respect to each variance to zero), which whitening
+    afterwards takes out exactly.
 
     Args:
       features: `[X, d]`.
