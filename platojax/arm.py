@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from platojax.data.tokenizer import Tokenizer
 from platojax.encoders.image import ImageEncoder
 from platojax.encoders.projector import Projector
 from platojax.encoders.text import TextEncoder
@@ -40,18 +41,18 @@ class Arm:
     layer_names: tuple[str, ...]
 
 
-def make_arm(config: ConfigDict, *, vocab_size: int | None = None, pad_id: int = 0) -> Arm:
+def make_arm(config: ConfigDict, tokenizer: Tokenizer) -> Arm:
     """Builds the arm that a resolved arm config describes.
 
     Args:
       config: with `modality`, `encoder` and `objective`, see configs/emoji.py.
-      vocab_size: of the tokenizer; needed for text.
-      pad_id: of the tokenizer.
+      tokenizer: of the text arms.
 
     Raises:
       ValueError: if the modality or the objective is unknown, or the two do not go together.
     """
-    encoder = _make_encoder(config, vocab_size, pad_id)
+    encoder = _make_encoder(config, tokenizer)
+    pad_id = tokenizer.pad_id
     objective = config.objective
     if objective.name == "lejepa":
         projector = Projector(
@@ -95,7 +96,7 @@ def make_arm(config: ConfigDict, *, vocab_size: int | None = None, pad_id: int =
     return Arm(init, loss, encode, tuple(encoder.layer_names()))
 
 
-def _make_encoder(config: ConfigDict, vocab_size: int | None, pad_id: int) -> nn.Module:
+def _make_encoder(config: ConfigDict, tokenizer: Tokenizer) -> nn.Module:
     shape = config.encoder
     common = {
         "width": shape.width,
@@ -105,13 +106,11 @@ def _make_encoder(config: ConfigDict, vocab_size: int | None, pad_id: int) -> nn
         "dtype": jnp.dtype(config.dtype),
     }
     if config.modality == "text":
-        if vocab_size is None:
-            raise ValueError("a text arm needs the tokenizer's vocab_size.")
         return TextEncoder(
-            vocab_size=vocab_size,
+            vocab_size=tokenizer.vocab_size,
             max_length=shape.max_length,
             causal=config.objective.name == "next_token",
-            pad_id=pad_id,
+            pad_id=tokenizer.pad_id,
             **common,
         )
     if config.modality == "image":

@@ -48,13 +48,14 @@ class TrainState:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
-    """What the terminal shows of a step."""
+class StepReport:
+    """What there is to show of a logged step."""
 
     step: int
     total_steps: int
     samples: int
     loss: float
+    samples_per_second: float
 
 
 class Preempted(Exception):  # noqa: N818  (not an error: the run was asked to stop, and has saved)
@@ -64,11 +65,12 @@ class Preempted(Exception):  # noqa: N818  (not an error: the run was asked to s
 def train(
     config: ConfigDict,
     scenes: Sequence[Scene],
-    tokenizer: Tokenizer | None,
+    tokenizer: Tokenizer,
     folder: pathlib.Path,
     *,
+    snapshots: Sequence[int],
     on_snapshot: Callable[[int, Params], None],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[StepReport], None],
     on_alarm: Callable[[str], None],
 ) -> None:
     """Trains one arm to its end, going on from its last checkpoint where there is one.
@@ -78,8 +80,9 @@ def train(
       scenes: the training scenes.
       tokenizer: for text.
       folder: of the arm; gets `checkpoints/`, `metrics.jsonl` and `timing.jsonl`.
-      on_snapshot: called with (step, params) at each step of `config.snapshots`, before a checkpoint
-        of that step or a later one exists; after a kill it may be called again.
+      snapshots: steps, 0 for before training.
+      on_snapshot: called with (step, params) at each of the snapshots, before a checkpoint of that
+        step or a later one exists; after a kill it may be called again.
       on_progress: called at each logged step.
       on_alarm: called with a message when the embedding collapses.
 
@@ -89,8 +92,8 @@ def train(
       ValueError: if the last checkpoint was made with another tokenizer or number of workers.
     """
     # ---- Data -----------------------------------------------------------------------------------
-    total_steps = max(1, config.num_samples // config.batch_size)
-    views = make_views(config.views, tokenizer, config.encoder.get("max_length", 0))
+    last_step = total_steps(config)
+    views = make_views(config.views, config.encoder, tokenizer)
     one_scene = views(scenes[0], np.random.default_rng(config.seed))
     data = make_pipeline(
         scenes,
@@ -104,13 +107,9 @@ def train(
 
     # ---- Model, optimiser, state ----------------------------------------------------------------
     mesh = sharding.make_mesh(**config.mesh)
-    arm = make_arm(
-        config,
-        vocab_size=tokenizer.vocab_size if tokenizer else None,
-        pad_id=tokenizer.pad_id if tokenizer else 0,
-    )
-    optimizer = make_optimizer(config.optimizer, total_steps)
-    schedule = learning_rate_schedule(config.optimizer, total_steps)
+    arm = make_arm(config, tokenizer)
+    optimizer = make_optimizer(config.optimizer, last_step)
+    schedule = learning_rate_schedule(config.optimizer, last_step)
 
     def init_state(seed: jax.Array) -> TrainState:
         key = jax.random.key(seed)
@@ -133,7 +132,7 @@ def train(
         folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
     )
     meta = {
-        "tokenizer": tokenizer.hash if tokenizer else None,
+        "tokenizer": tokenizer.hash,
         "num_workers": config.num_workers,
         "process_count": jax.process_count(),
     }
@@ -146,7 +145,7 @@ def train(
         state = checkpoints.restore(start, wanted, data)
     else:
         state = jax.jit(init_state, out_shardings=placement)(config.seed)
-        if 0 in config.snapshots:
+        if 0 in snapshots:
             on_snapshot(0, state.params)
 
     # ---- The loop -------------------------------------------------------------------------------
@@ -165,7 +164,7 @@ def train(
                 f"{folder.name}; no update was made in them. Lower optimizer.learning_rate "
                 f"({config.optimizer.learning_rate:g}) or look at the data of these steps."
             )
-        if step % config.log_every and step != total_steps:
+        if step % config.log_every and step != last_step:
             return
         samples = step * config.batch_size
         metrics_file.write(step, {"samples": samples, **values})
@@ -175,7 +174,7 @@ def train(
         last_log = (step, now)
         if message := alarm.check(step, values):
             on_alarm(message)
-        on_progress(Progress(step, total_steps, samples, values["loss"]))
+        on_progress(StepReport(step, last_step, samples, values["loss"], rate))
 
     with contextlib.ExitStack() as stack:
         for resource in (data, checkpoints, metrics_file, timing_file):
@@ -183,7 +182,7 @@ def train(
         stop = stack.enter_context(_stop_requests())
         stack.enter_context(jax.set_mesh(mesh))
         pending: tuple[int, dict[str, jax.Array]] | None = None
-        for step in range(start + 1, total_steps + 1):
+        for step in range(start + 1, last_step + 1):
             batch = jax.make_array_from_process_local_data(place_views, next(data))
             state, metrics = train_step(state, batch)
             # The metrics of a step are fetched while the next one runs, so the device never waits.
@@ -191,8 +190,8 @@ def train(
                 record(*pending)
             pending = (step, metrics)
 
-            last = step == total_steps or stop()
-            snapshot = step in config.snapshots
+            last = step == last_step or stop()
+            snapshot = step in snapshots
             if last or snapshot or checkpoints.due(step):
                 record(*pending)
                 pending = None
@@ -200,8 +199,13 @@ def train(
                     on_snapshot(step, state.params)
                 metrics_file.flush()
                 checkpoints.save(step, state, data, meta, force=last)
-            if last and step < total_steps:
-                raise Preempted(f"{folder.name} is saved at step {step} of {total_steps}")
+            if last and step < last_step:
+                raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
+
+
+def total_steps(config: ConfigDict) -> int:
+    """How many batches `config.num_samples` scenes make, at least one."""
+    return max(1, config.num_samples // config.batch_size)
 
 
 def make_train_step(

@@ -6,25 +6,25 @@ on resumption.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from ml_collections import ConfigDict
-from PIL import Image
 
+from platojax.data.observations import TextCodec, resize
 from platojax.data.scenes import Scene, Text
 from platojax.data.tokenizer import Tokenizer
 
 ViewPolicy = Callable[[Scene, np.random.Generator], np.ndarray]
 
 
-def make_views(config: ConfigDict, tokenizer: Tokenizer | None, max_length: int) -> ViewPolicy:
+def make_views(config: ConfigDict, encoder: ConfigDict, tokenizer: Tokenizer) -> ViewPolicy:
     """Builds the view policy that an arm's `views` config names.
 
     Args:
       config: `name` (of one of the policies below) and its fields.
-      tokenizer: for text policies.
-      max_length: longest token sequence, for text policies.
+      encoder: the encoder's config: its `max_length` or `image_size` is that of the views.
+      tokenizer: of the text policies.
 
     Raises:
       ValueError: if there is no policy of that name.
@@ -33,30 +33,10 @@ def make_views(config: ConfigDict, tokenizer: Tokenizer | None, max_length: int)
     text = {"two_sources": TwoSources, "two_masks": TwoMasks}
     image = {"two_artists": TwoArtists, "two_crops": TwoCrops}
     if config.name in text:
-        if tokenizer is None:
-            raise ValueError(f"views.name {config.name!r} is for text and needs a tokenizer.")
-        return text[config.name](TextCodec(tokenizer, max_length), **fields)
+        return text[config.name](TextCodec(tokenizer, encoder.max_length), **fields)
     if config.name in image:
-        return image[config.name](**fields)
+        return image[config.name](size=encoder.image_size, **fields)
     raise ValueError(f"views.name must be one of {[*text, *image]}; got {config.name!r}.")
-
-
-@dataclasses.dataclass(frozen=True)
-class TextCodec:
-    """Turns descriptions into token sequences of one length."""
-
-    tokenizer: Tokenizer
-    max_length: int
-
-    def ids(self, name: str, keywords: Sequence[str]) -> list[int]:
-        """Token ids of `name, keyword, keyword, ...`, cut so that both ends fit around them."""
-        return self.tokenizer.encode(", ".join([name, *keywords]))[: self.max_length - 2]
-
-    def pad(self, ids: Sequence[int]) -> np.ndarray:
-        """Adds both ends and padding: `[max_length]` int32."""
-        row = np.full(self.max_length, self.tokenizer.pad_id, np.int32)
-        row[: len(ids) + 2] = [self.tokenizer.bos_id, *ids, self.tokenizer.eos_id]
-        return row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +97,14 @@ class TwoArtists:
     """Good views: the scene as two artists drew it, each slightly cropped and jittered.
 
     Attributes:
-      artists: of the drawings, as named in the data; all where empty.
       size: side of the views in pixels.
+      artists: of the drawings, as named in the data; all where empty.
       min_scale: smallest crop, as a share of the area.
       jitter: strength of the brightness, contrast and saturation jitter.
     """
 
+    size: int
     artists: tuple[str, ...] = ()
-    size: int = 64
     min_scale: float = 0.6
     jitter: float = 0.2
 
@@ -144,8 +124,8 @@ class TwoCrops:
     Attributes: as of `TwoArtists`.
     """
 
+    size: int
     artists: tuple[str, ...] = ()
-    size: int = 64
     min_scale: float = 0.3
     jitter: float = 0.4
 
@@ -181,8 +161,7 @@ def augment(
     left = rng.integers(width - crop_width + 1)
     top = rng.integers(height - crop_height + 1)
     box = (left, top, left + crop_width, top + crop_height)
-    picture = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
-    pixels = np.asarray(picture, np.float32)
+    pixels = resize(image, size, box).astype(np.float32)
     if rng.random() < 0.5:
         pixels = pixels[:, ::-1]
     brightness, contrast, saturation = rng.uniform(1 - jitter, 1 + jitter, 3)

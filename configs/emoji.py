@@ -1,0 +1,128 @@
+"""Encoders of words and of drawings, trained separately on emoji, and compared.
+
+    python -m platojax.main --config configs/emoji.py             # all arms
+    python -m platojax.main --config configs/emoji.py:runlocal    # one seed, short
+
+Two cores are enough: see the README for the time it takes and what it shows. The data ships inside
+the package. Each arm is trained on its own; nothing is ever shown a word together with a drawing.
+"""
+
+from ml_collections import ConfigDict
+
+# Descriptions in these languages share no wording: two of them are two observations of one scene.
+LANGUAGES = ("cldr_en", "cldr_de", "cldr_fr", "cldr_es", "cldr_it", "cldr_pt")
+ENGLISH = ("cldr_en", "emojilib")
+# Several hands. The data also has `fluent`, which are `fluent_flat`'s drawings with shading.
+ARTISTS = ("noto", "noto_v1", "twemoji", "fluent_flat", "emojione", "fxemoji")
+
+
+def get_config(form: str = "") -> ConfigDict:
+    if form not in ("", "runlocal"):
+        raise ValueError(f"configs/emoji.py takes no argument or 'runlocal'; got {form!r}.")
+    short = form == "runlocal"
+    config = ConfigDict()
+    config.data = "emoji"
+    config.seed = 0
+
+    # ---- What all arms of a modality share --------------------------------------------------
+    shared = dict(
+        dtype="float32",  # of the computation; bfloat16 is slower on CPUs
+        batch_size=64,  # SIGReg's weight depends on it, see platojax/objectives/lejepa.py
+        mesh=dict(data=-1, fsdp=1),
+        num_workers=0,
+        log_every=10,
+        checkpoint_every=200,
+        checkpoint_keep=1,
+        nonfinite_limit=20,  # updates in a row
+        collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5),
+    )
+    config.text = ConfigDict(
+        dict(
+            modality="text",
+            num_samples=64 * (150 if short else 800),  # scenes, two sequences each
+            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, max_length=24),
+            optimizer=dict(
+                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
+            ),
+            **shared,
+        )
+    )
+    config.image = ConfigDict(
+        dict(
+            modality="image",
+            num_samples=64 * (60 if short else 400),
+            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, patch_size=8, image_size=32),
+            optimizer=dict(
+                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
+            ),
+            **shared,
+        )
+    )
+
+    # ---- The arms -------------------------------------------------------------------------
+    several = 1 if short else 3  # seeds
+    lejepa = dict(
+        name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
+    )
+    two_languages = dict(name="two_sources", sources=LANGUAGES)
+    arms = dict(
+        image_good=dict(
+            label="two artists",
+            modality="image",
+            seeds=1,
+            objective=lejepa,
+            views=dict(name="two_artists", artists=ARTISTS),
+        ),
+        image_bad=dict(
+            label="two crops",
+            modality="image",
+            seeds=1,
+            objective=lejepa,
+            views=dict(name="two_crops", artists=ARTISTS),
+        ),
+        text_good=dict(
+            label="two languages",
+            modality="text",
+            seeds=several,
+            objective=lejepa,
+            views=two_languages,
+        ),
+        text_same_wording=dict(
+            label="two English sources",
+            modality="text",
+            seeds=1,
+            objective=lejepa,
+            views=dict(name="two_sources", sources=ENGLISH),
+        ),
+        text_bad=dict(
+            label="two masks of one text",
+            modality="text",
+            seeds=several,
+            objective=lejepa,
+            views=dict(name="two_masks", sources=LANGUAGES, mask_ratio=0.5),
+        ),
+        text_next_token=dict(
+            label="next-token prediction",
+            modality="text",
+            seeds=several,
+            objective=dict(name="next_token"),
+            views=two_languages,
+        ),
+    )
+    config.arms = ConfigDict(arms)
+
+    # ---- The comparison ---------------------------------------------------------------------
+    config.evaluation = dict(
+        metric="mutual_knn",
+        k=10,
+        clip="none",
+        num_permutations=200,
+        seed=0,
+        snapshots=(0.0, 0.125, 0.25, 0.5, 0.75, 1.0),  # shares of a run
+        # A scene's features are means over what these say of it, and over `drawings` drawings by
+        # the first of these artists who drew it.
+        sources=("cldr_en",),
+        artists=ARTISTS,
+        drawings=3,
+    )
+    return config

@@ -1,0 +1,218 @@
+"""The scores of an experiment, computed from nothing but the feature folders of its runs."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from platojax.evaluation.alignment import alignment
+from platojax.evaluation.calibration import calibrate
+from platojax.evaluation.features import Features, check_same_items, read_features
+
+UNTRAINED = "untrained"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFeatures:
+    """One encoder of an experiment, and where its features are.
+
+    Attributes:
+      arm: name of the arm.
+      label: what the arm is, in words.
+      modality: "text" or "image".
+      objective: name of the objective.
+      seed: of the run.
+      batch_size: samples a step.
+      features: the folder with one feature folder `step_N` per snapshot.
+    """
+
+    arm: str
+    label: str
+    modality: str
+    objective: str
+    seed: int
+    batch_size: int
+    features: pathlib.Path
+
+    def steps(self) -> list[int]:
+        """The steps at which features were kept, ascending."""
+        names = [path.name for path in self.features.glob("step_*")]
+        return sorted(int(name.removeprefix("step_")) for name in names)
+
+    def read(self, step: int) -> Features:
+        """The features at a step."""
+        return read_features(self.features / f"step_{step}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoder:
+    """A run at one of its steps, with its features."""
+
+    arm: str
+    label: str
+    seed: int
+    features: Features
+
+    def embedding(self) -> np.ndarray:
+        """`[N, D]`: the layer that the objective trains and that evaluation is about."""
+        if self.features.meta is None:
+            raise ValueError(f"{self.features.path} has no meta.json, so its layers have no names.")
+        return self.features.features[:, self.features.meta.layers.index("embedding")]
+
+
+def compare(
+    runs: Sequence[RunFeatures], protocol: Mapping[str, Any], items: Mapping[str, slice]
+) -> dict[str, Any]:
+    """Scores every text encoder against every image encoder.
+
+    Each run counts as it is at its last step. The first run of each modality and objective also
+    counts as it was at step 0, as the arm `untrained`: the control.
+
+    Args:
+      runs: of both modalities, over the same items in the same order.
+      protocol: `metric`, `k`, `clip`, `num_permutations` and `seed`, see `calibrate`.
+      items: named ranges of the items, for instance those held out from every encoder.
+
+    Returns:
+      What `scores.json` holds:
+      * `protocol`, and `items`: how many items each range has;
+      * `arms`: label and modality of each arm, in order;
+      * `scores`: one entry per text encoder, image encoder, range of items and choice of layers
+        (`embedding`: that layer of both; `best`: the maximum over all pairs of layers, its null
+        taken with the same maximum), with the protocol's numbers;
+      * `curves`: the score between embeddings of each text run at each snapshot, against each
+        trained image run.
+
+    Raises:
+      ValueError: if the runs are not about the same items.
+    """
+    final = [_at(run, run.steps()[-1]) for run in runs]
+    texts = [e for run, e in zip(runs, final, strict=True) if run.modality == "text"]
+    images = [e for run, e in zip(runs, final, strict=True) if run.modality == "image"]
+    for encoder in final[1:]:
+        check_same_items(final[0].features, encoder.features)
+    controls: dict[tuple[str, str], _Encoder] = {}
+    for run in runs:
+        if (run.modality, run.objective) not in controls:
+            control = _at(run, 0)
+            name = UNTRAINED if run.objective == "lejepa" else f"{UNTRAINED}, {run.objective}"
+            controls[run.modality, run.objective] = dataclasses.replace(
+                control, arm=name.replace(", ", "_"), label=name.replace("_", " ")
+            )
+    all_texts = [*texts, *(c for (modality, _), c in controls.items() if modality == "text")]
+    all_images = [*images, *(c for (modality, _), c in controls.items() if modality == "image")]
+
+    scores = [
+        {
+            "text": text.arm,
+            "text_seed": text.seed,
+            "image": image.arm,
+            "image_seed": image.seed,
+            "items": name,
+            "layers": layers,
+            **_score(text, image, span, layers, protocol),
+        }
+        for text in all_texts
+        for image in all_images
+        for name, span in items.items()
+        for layers in ("embedding", "best")
+    ]
+    settings = {key: protocol[key] for key in ("metric", "k", "clip")}
+    curves = [
+        {
+            "text": run.arm,
+            "text_seed": run.seed,
+            "image": image.arm,
+            "image_seed": image.seed,
+            "items": name,
+            "samples": [step * run.batch_size for step in run.steps()],
+            "scores": [
+                float(
+                    alignment(
+                        _at(run, step).embedding()[span], image.embedding()[span], **settings
+                    )[0, 0]
+                )
+                for step in run.steps()
+            ],
+        }
+        for run in runs
+        if run.modality == "text"
+        for image in images
+        for name, span in items.items()
+    ]
+    count = len(final[0].features.features)
+    return {
+        "protocol": dict(protocol),
+        "items": {name: len(range(*span.indices(count))) for name, span in items.items()},
+        "arms": {
+            **{run.arm: {"label": run.label, "modality": run.modality} for run in runs},
+            **{
+                control.arm: {"label": control.label, "modality": modality}
+                for (modality, _), control in controls.items()
+            },
+        },
+        "scores": scores,
+        "curves": curves,
+    }
+
+
+def summarise(scores: Mapping[str, Any], *, items: str, layers: str) -> dict[tuple[str, str], Any]:
+    """Means over seeds of the entries of `compare`.
+
+    Args:
+      scores: what `compare` returned.
+      items: name of a range of items.
+      layers: "embedding" or "best".
+
+    Returns:
+      For each (text arm, image arm): `mean` and `spread` (the sample standard deviation; None for
+      one seed) of the score over seeds, the number of `seeds`, the largest `p_value`, and the
+      `chance` level.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in scores["scores"]:
+        if entry["items"] == items and entry["layers"] == layers:
+            groups.setdefault((entry["text"], entry["image"]), []).append(entry)
+    return {
+        pair: {
+            "mean": float(np.mean([e["score"] for e in entries])),
+            "spread": float(np.std([e["score"] for e in entries], ddof=1))
+            if len(entries) > 1
+            else None,
+            "seeds": len(entries),
+            "p_value": max(e["p_value"] for e in entries),
+            "chance": entries[0]["chance"],
+        }
+        for pair, entries in groups.items()
+    }
+
+
+def _at(run: RunFeatures, step: int) -> _Encoder:
+    return _Encoder(run.arm, run.label, run.seed, run.read(step))
+
+
+def _score(
+    text: _Encoder, image: _Encoder, span: slice, layers: str, protocol: Mapping[str, Any]
+) -> dict[str, Any]:
+    if layers == "embedding":
+        a, b = text.embedding()[span], image.embedding()[span]
+        names = ("embedding", "embedding")
+        result = calibrate(a, b, **protocol)
+    else:
+        result = calibrate(text.features.features[span], image.features.features[span], **protocol)
+        names = (
+            text.features.layer_name(result.layers[0]),
+            image.features.layer_name(result.layers[1]),
+        )
+    return {
+        "score": result.score,
+        "text_layer": names[0],
+        "image_layer": names[1],
+        "chance": result.chance,
+        "p_value": result.p_value,
+        "calibrated": result.calibrated,
+        "threshold": result.threshold,
+        "n": result.n,
+    }

@@ -1,0 +1,88 @@
+"""What a run shows in the terminal: a progress line per arm, then the tables of scores."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from platojax.evaluation.comparison import summarise
+from platojax.train import StepReport
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgressLine:
+    """The progress of one run."""
+
+    progress: Progress
+    task: TaskID
+
+    def update(self, report: StepReport) -> None:
+        """Shows a logged step."""
+        self.progress.update(
+            self.task,
+            total=report.total_steps,
+            completed=report.step,
+            state=f"step {report.step}/{report.total_steps}  {report.samples:,} samples  "
+            f"loss {report.loss:.3f}  {report.samples_per_second:,.0f}/s",
+        )
+
+    def message(self, text: str) -> None:
+        """Prints a warning above the line."""
+        self.progress.console.print(text, style="bold red", markup=False)
+
+
+@contextmanager
+def progress_line(console: Console, name: str) -> Iterator[ProgressLine]:
+    """Shows one run's progress; the line stays when the run is over."""
+    progress = Progress(
+        TextColumn("{task.description:<23}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+    )
+    with progress:
+        yield ProgressLine(progress, progress.add_task(name, total=None, state="compiling"))
+
+
+def scores_table(scores: Mapping[str, Any], items: str) -> Table:
+    """Every text arm against every image arm, means over seeds.
+
+    Args:
+      scores: the content of `scores.json`.
+      items: name of the range of items.
+    """
+    summary = summarise(scores, items=items, layers="embedding")
+    protocol = scores["protocol"]
+    arms = scores["arms"]
+    chance = next(iter(summary.values()))["chance"]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{protocol['metric']}, k = {protocol['k']}, {items} scenes "
+        f"(N = {scores['items'][items]}), chance {chance:.3f}",
+        caption="Mean over seeds ± their standard deviation; p from "
+        f"{protocol['num_permutations']} permutations, the largest over seeds.",
+    )
+    images = list(dict.fromkeys(image for _, image in summary))
+    table.add_column("words \\ drawings")
+    for image in images:
+        table.add_column(arms[image]["label"], justify="right")
+    for text in dict.fromkeys(text for text, _ in summary):
+        cells = [format_score(summary[text, image]) for image in images]
+        table.add_row(arms[text]["label"], *cells)
+    return table
+
+
+def format_score(entry: Mapping[str, Any]) -> str:
+    """Such as `.123 ± .004 (p .005)`."""
+
+    def short(value: float) -> str:
+        return f"{value:.3f}".replace("0.", ".", 1)
+
+    spread = "" if entry["spread"] is None else f" ± {short(entry['spread'])}"
+    return f"{short(entry['mean'])}{spread} (p {short(entry['p_value'])})"
