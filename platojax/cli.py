@@ -107,6 +107,19 @@ def theory(
         run(out, seed)
 
 
+@app.command()
+def report(
+    workdir: Annotated[pathlib.Path, typer.Argument(help="Of an experiment on the emoji.")],
+) -> None:
+    """Writes the report.html of a finished experiment again."""
+    with one_line_errors():
+        from platojax.data.scenes import load_emoji
+        from platojax.report.page import write_page
+
+        scenes = [*load_emoji("heldout"), *load_emoji("train")]
+        typer.echo(f"Report: {write_page(workdir, scenes)}")
+
+
 def _print_score(result: Calibrated, sides: tuple[Features, Features]) -> None:
     import rich.box
     import rich.console
