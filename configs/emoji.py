@@ -39,8 +39,8 @@ def get_config(form: str = "") -> ConfigDict:
     config.text = ConfigDict(
         dict(
             modality="text",
-            num_samples=64 * (150 if short else 800),  # scenes, two sequences each
-            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, max_length=24),
+            num_samples=64 * (100 if short else 400),  # scenes, two sequences each
+            encoder=dict(width=96, depth=2, num_heads=4, mlp_dim=384, max_length=16),
             optimizer=dict(
                 learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
             ),

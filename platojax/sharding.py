@@ -13,7 +13,7 @@ Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 # counts; a parameter that none matches is replicated. The optimiser's moments follow their
 # parameters, whose path ends theirs.
 RULES: Rules = (
-    (r"/qkv/kernel$", ("fsdp", None, None, None)),
+    (r"/(query|key|value)/kernel$", ("fsdp", None, None)),
     (r"/out/kernel$", (None, None, "fsdp")),
     (r"/mlp_in/kernel$", ("fsdp", None)),
     (r"/mlp_out/kernel$", (None, "fsdp")),

@@ -20,11 +20,15 @@ class Block(nn.Module):
         width = x.shape[-1]
         head_dim = width // self.num_heads
         y = layer_norm("norm_attention", self.dtype)(x)
-        qkv = nn.DenseGeneral((3, self.num_heads, head_dim), dtype=self.dtype, name="qkv")(y)
+        # Three projections rather than one sliced in three: the gradient of a slice pads and adds.
+        query, key, value = (
+            nn.DenseGeneral((self.num_heads, head_dim), dtype=self.dtype, name=name)(y)
+            for name in ("query", "key", "value")
+        )
         attended = jax.nn.dot_product_attention(
-            qkv[..., 0, :, :],
-            qkv[..., 1, :, :],
-            qkv[..., 2, :, :],
+            query,
+            key,
+            value,
             mask=None if mask is None else mask[:, None, None, :],
             is_causal=self.causal,
         )

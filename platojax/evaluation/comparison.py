@@ -11,7 +11,8 @@ from platojax.evaluation.alignment import alignment
 from platojax.evaluation.calibration import calibrate
 from platojax.evaluation.features import Features, check_same_items, read_features
 
-UNTRAINED = "untrained"
+TEXT_UNTRAINED = "text_untrained"
+IMAGE_UNTRAINED = "image_untrained"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,8 @@ def compare(
     """Scores every text encoder against every image encoder.
 
     Each run counts as it is at its last step. The first run of each modality and objective also
-    counts as it was at step 0, as the arm `untrained`: the control.
+    counts as it was at step 0: the control, as the arm `text_untrained`, `text_untrained_causal`
+    (next-token prediction's encoder is causal) or `image_untrained`.
 
     Args:
       runs: of both modalities, over the same items in the same order.
@@ -96,10 +98,12 @@ def compare(
     controls: dict[tuple[str, str], _Encoder] = {}
     for run in runs:
         if (run.modality, run.objective) not in controls:
-            control = _at(run, 0)
-            name = UNTRAINED if run.objective == "lejepa" else f"{UNTRAINED}, {run.objective}"
+            arm = TEXT_UNTRAINED if run.modality == "text" else IMAGE_UNTRAINED
+            causal = run.objective == "next_token"
             controls[run.modality, run.objective] = dataclasses.replace(
-                control, arm=name.replace(", ", "_"), label=name.replace("_", " ")
+                _at(run, 0),
+                arm=arm + "_causal" * causal,
+                label="untrained" + ", causal" * causal,
             )
     all_texts = [*texts, *(c for (modality, _), c in controls.items() if modality == "text")]
     all_images = [*images, *(c for (modality, _), c in controls.items() if modality == "image")]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
-from platojax.evaluation.comparison import UNTRAINED
+from platojax.evaluation.comparison import IMAGE_UNTRAINED, TEXT_UNTRAINED
 from platojax.report.record import BAD, GOOD, HELDOUT, NEXT_TOKEN, SAME_WORDING, Cell, Record
 
 Verdict = Literal["above", "within", "below", "untested"]
@@ -120,12 +120,12 @@ def _comparisons(
 ) -> Iterable[str]:
     """Good views against the arms other than next-token prediction, and against the controls."""
     words = {BAD: "Bad views score", SAME_WORDING: "Good views that share their wording score"}
-    if UNTRAINED in record.text_arms:
-        words[UNTRAINED] = "The same text encoder untrained scores"
+    if TEXT_UNTRAINED in record.text_arms:
+        words[TEXT_UNTRAINED] = "The same text encoder untrained scores"
     for arm, text in words.items():
         if other := cells.get((arm, image)):
             yield f"{text} {show(other)}: {_judged(good, other)}."
-    if other := cells.get((GOOD, UNTRAINED)):
+    if other := cells.get((GOOD, IMAGE_UNTRAINED)):
         difference = good.mean - other.mean
         by = f"{short(abs(difference))} {'higher' if difference > 0 else 'lower'}"
         adds = "" if difference > 0 else ": training the images did not raise it"

@@ -188,7 +188,7 @@ def test_the_larger_spread_decides(good, other, verdict):
 
 
 def test_names_every_arm_and_escapes_what_it_did_not_write(page):
-    for arm in (*LABELS, "untrained", "untrained_next_token"):
+    for arm in (*LABELS, "text_untrained", "text_untrained_causal"):
         assert f" {arm}" in page
     assert "two languages &amp; &lt;more&gt;" in page
     assert "&lt;Nature&gt;" in page

@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from platojax.data.observations import TextCodec, image_observations, resize, text_observations
+from platojax.data.scenes import Picture, Scene, Text, load_emoji
+from platojax.data.views import augment, make_views
+from tests import tiny
+
+ENCODER = ConfigDict(dict(max_length=16, image_size=32))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny.tokenizer()
+
+
+def make(tokenizer, name, **fields):
+    return make_views(ConfigDict(dict(name=name, **fields)), ENCODER, tokenizer)
+
+
+def words(tokenizer, row):
+    return tokenizer.decode(row[row != tokenizer.pad_id])
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "shape", "dtype"),
+    [
+        ("two_sources", dict(sources=tiny.SOURCES), (2, 16), np.int32),
+        ("two_masks", dict(sources=tiny.SOURCES), (2, 16), np.int32),
+        ("two_artists", {}, (2, 32, 32, 3), np.uint8),
+        ("two_crops", {}, (2, 32, 32, 3), np.uint8),
+    ],
+)
+def test_every_policy_depends_on_nothing_but_its_generator(tokenizer, name, fields, shape, dtype):
+    views = make(tokenizer, name, **fields)
+    scene = load_emoji("train")[7]
+    one = views(scene, np.random.default_rng(3))
+    assert one.shape == shape
+    assert one.dtype == dtype
+    np.testing.assert_array_equal(one, views(scene, np.random.default_rng(3)))
+    others = [views(scene, np.random.default_rng(seed)) for seed in range(4, 9)]
+    assert any(not np.array_equal(one, other) for other in others)
+
+
+def test_two_sources_are_never_the_same_one(tokenizer):
+    views = make(tokenizer, "two_sources", sources=("cldr_en", "cldr_de"))
+    scene = scene_with(texts=[("cldr_en", "cat", ()), ("cldr_de", "Katze", ())])
+    for seed in range(20):
+        pair = {words(tokenizer, row) for row in views(scene, np.random.default_rng(seed))}
+        assert pair == {"cat", "Katze"}
+
+
+def test_keywords_come_in_random_order_and_the_name_first(tokenizer):
+    views = make(tokenizer, "two_sources", sources=("a", "b"))
+    scene = scene_with(texts=[("a", "cat", ("pet", "fur")), ("b", "cat", ("pet", "fur"))])
+    seen = {words(tokenizer, views(scene, np.random.default_rng(seed))[0]) for seed in range(30)}
+    assert seen == {"cat, pet, fur", "cat, fur, pet"}
+
+
+def test_masks_are_independent_and_of_one_description(tokenizer):
+    views = make(tokenizer, "two_masks", sources=("cldr_en", "cldr_de"), mask_ratio=0.5)
+    scene = load_emoji("train")[0]
+    shares = []
+    for seed in range(200):
+        one, two = views(scene, np.random.default_rng(seed))
+        both_open = (one != tokenizer.mask_id) & (two != tokenizer.mask_id)
+        np.testing.assert_array_equal(one[both_open], two[both_open])
+        valid = (one != tokenizer.pad_id) & (one != tokenizer.bos_id) & (one != tokenizer.eos_id)
+        shares.append([np.mean(one[valid] == tokenizer.mask_id), np.mean(both_open[valid])])
+    masked, both_open = np.mean(shares, axis=0)
+    assert 0.45 < masked < 0.55
+    assert 0.2 < both_open < 0.3  # .25 if the two are independent
+
+
+def test_two_artists_are_never_the_same_one(tokenizer):
+    white, black = np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
+    scene = scene_with(pictures=[("a", white), ("b", black)])
+    views = make(tokenizer, "two_artists", jitter=0.1)
+    for seed in range(20):
+        means = sorted(view.mean() for view in views(scene, np.random.default_rng(seed)))
+        assert means[0] < 50
+        assert means[1] > 200
+
+
+def test_crops_are_of_one_drawing(tokenizer):
+    white, black = np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
+    scene = scene_with(pictures=[("a", white), ("b", black)])
+    views = make(tokenizer, "two_crops", jitter=0.1)
+    for seed in range(20):
+        one, two = views(scene, np.random.default_rng(seed))
+        assert abs(one.mean() - two.mean()) < 100
+
+
+def test_augmentation_keeps_the_range_and_crops_within_the_image():
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[16:48, 16:48] = 200
+    for seed in range(50):
+        view = augment(image, np.random.default_rng(seed), 32, 0.3, 0.0)
+        assert view.shape == (32, 32, 3)
+        assert view.max() <= 201
+
+
+def test_resize_of_the_whole_keeps_flat_colour():
+    image = np.full((64, 48, 3), (10, 100, 200), np.uint8)
+    np.testing.assert_array_equal(resize(image, 16), np.full((16, 16, 3), (10, 100, 200)))
+
+
+@pytest.mark.parametrize("name", ["two_sources", "two_artists"])
+def test_too_few_observations_name_the_scene_and_what_it_has(tokenizer, name):
+    fields = dict(sources=("cldr_en", "nowhere")) if name == "two_sources" else dict(artists=("x",))
+    scene = scene_with(
+        texts=[("cldr_en", "cat", ())], pictures=[("noto", np.zeros((8, 8, 3), np.uint8))]
+    )
+    with pytest.raises(ValueError, match=r"scene 1f408 has .* it has \['(cldr_en|noto)'\]"):
+        make(tokenizer, name, **fields)(scene, np.random.default_rng(0))
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones(tokenizer):
+    with pytest.raises(ValueError, match=r"views.name must be one of .*two_sources.*got 'good'"):
+        make(tokenizer, "good")
+
+
+def test_long_and_empty_texts_fit(tokenizer):
+    codec = TextCodec(tokenizer, 8)
+    long = codec.pad(codec.ids("a very long name", ["and many", "more words"] * 50))
+    assert long[0] == tokenizer.bos_id
+    assert long[-1] == tokenizer.eos_id
+    empty = codec.pad(codec.ids("", []))
+    np.testing.assert_array_equal(empty[:2], [tokenizer.bos_id, tokenizer.eos_id])
+    assert np.all(empty[2:] == tokenizer.pad_id)
+
+
+def test_observations_are_per_source_in_the_order_asked(tokenizer):
+    scenes = load_emoji("heldout")[:3]
+    codec = TextCodec(tokenizer, 16)
+    both = text_observations(scenes, ("cldr_de", "cldr_en"), codec)
+    assert both.shape == (2, 3, 16)
+    np.testing.assert_array_equal(both[1:], text_observations(scenes, ("cldr_en",), codec))
+    with pytest.raises(ValueError, match=r"\['klingon'\] do not describe scene"):
+        text_observations(scenes, ("klingon",), codec)
+
+
+def test_drawings_are_by_the_first_artists_who_drew_the_scene():
+    red, green, blue = (np.full((8, 8, 3), c, np.uint8) for c in np.diag([255, 255, 255]))
+    scenes = [
+        scene_with(pictures=[("c", blue), ("b", green), ("a", red)]),
+        scene_with(pictures=[("c", blue), ("b", green)]),
+    ]
+    drawings = image_observations(scenes, ("a", "b", "c"), 2, 8)
+    assert drawings.shape == (2, 2, 8, 8, 3)
+    np.testing.assert_array_equal(drawings[:, 0, 0, 0], [red[0, 0], green[0, 0]])
+    np.testing.assert_array_equal(drawings[:, 1, 0, 0], [green[0, 0], blue[0, 0]])
+    with pytest.raises(ValueError, match=r"has 0 drawings by evaluation\.artists"):
+        image_observations(scenes, ("z",), 1, 8)
+
+
+def scene_with(texts=(), pictures=()):
+    return Scene(
+        scene_id="1f408",
+        emoji="🐈",
+        name="cat",
+        group="Animals & Nature",
+        subgroup="animal-mammal",
+        texts=tuple(Text(source, "xx", name, keywords) for source, name, keywords in texts),
+        pictures=tuple(Picture(artist, image) for artist, image in pictures),
+    )

@@ -1,0 +1,66 @@
+"""Three optimiser steps on 8 devices, data 8 and data 2 x fsdp 4, equal those on one device."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from platojax import sharding
+from platojax.arm import make_arm
+from platojax.data.scenes import load_emoji
+from platojax.data.views import make_views
+from platojax.optimizer import learning_rate_schedule, make_optimizer
+from platojax.train import TrainState, make_train_step
+from tests import tiny
+
+
+def main(name: str) -> None:
+    config = tiny.arm_config(name)
+    tokenizer = tiny.tokenizer()
+    arm = make_arm(config, tokenizer)
+    optimizer = make_optimizer(config.optimizer, 10)
+    policy = make_views(config.views, config.encoder, tokenizer)
+    rng = np.random.default_rng(0)
+    views = np.stack([policy(scene, rng) for scene in load_emoji("train")[:16]], axis=1)
+
+    def init(seed):
+        key = jax.random.key(seed)
+        params = arm.init(key, views[:, :1])
+        zero = jnp.zeros((), jnp.int32)
+        return TrainState(zero, params, optimizer.init(params), key, zero, zero)
+
+    step = make_train_step(arm, optimizer, learning_rate_schedule(config.optimizer, 10))
+
+    def three_steps(mesh):
+        placement = sharding.tree_shardings(jax.eval_shape(init, 0), mesh)
+        state = jax.jit(init, out_shardings=placement)(0)
+        spread = sharding.batch_sharding(mesh)
+        run = jax.jit(
+            step,
+            in_shardings=(placement, spread),
+            out_shardings=(placement, sharding.replicated(mesh)),
+        )
+        losses = []
+        for _ in range(3):
+            state, metrics = run(state, jax.device_put(views, spread))
+            losses.append(float(metrics["loss"]))
+        return state, losses
+
+    one = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "fsdp"))
+    want, losses = three_steps(one)
+    for data, fsdp in ((8, 1), (2, 4)):
+        got, many = three_steps(sharding.make_mesh(data=data, fsdp=fsdp))
+        np.testing.assert_allclose(many, losses, rtol=1e-5)
+        if fsdp > 1:
+            kernel = got.params["encoder"]["transformer"]["block_0"]["mlp_in"]["kernel"]
+            assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
+        for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want.params), strict=True):
+            # Adam divides by the gradient's size, so a gradient of rounding errors moves a
+            # parameter by up to a step: one part in 1e5 of what is learnt, or 1e-5 of the rate.
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=2e-5)
+    print(f"three steps of {name} equal")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,167 @@
+"""Whole experiments through `python -m platojax.main`, killed and resumed."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from platojax import experiment
+from platojax.evaluation.features import read_features
+from platojax.tracking import read_jsonl
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).parents[1]
+CONFIG = "from tests.tiny import experiment_config as get_config\n"
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "tiny_emoji.py"
+    path.write_text(CONFIG)
+    return path
+
+
+def start(config_file, workdir, *overrides):
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "platojax.main"),
+            *("--config", str(config_file), "--workdir", str(workdir), *overrides),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def finish(process, expected=0):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == expected, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def whole(config_file, tmp_path_factory):
+    """An experiment that nothing interrupted, and what it printed."""
+    workdir = tmp_path_factory.mktemp("whole")
+    return workdir, finish(start(config_file, workdir))
+
+
+RUNS = ["image_good-seed0", "text_good-seed0", "text_good-seed1", "text_next_token-seed0"]
+
+
+def test_leaves_what_it_should(whole):
+    workdir, output = whole
+    for run in RUNS:
+        assert run in output
+        assert read_features(workdir / run / "features" / "step_6").features.shape[0] == 1384
+    assert "two languages" in output
+    assert (workdir / "report.html").stat().st_size > 1000
+    scores = json.loads((workdir / "scores.json").read_text())
+    assert scores["items"] == {"heldout": 304, "all": 1384}
+    pairs = {(entry["text"], entry["image"]) for entry in scores["scores"]}
+    texts = {"text_good", "text_next_token", "text_untrained", "text_untrained_causal"}
+    assert pairs == {(text, image) for text in texts for image in ("image_good", "image_untrained")}
+    for entry in scores["scores"]:
+        assert 0 <= entry["score"] <= 1
+        assert 0 < entry["p_value"] <= 1
+    for curve in scores["curves"]:
+        assert curve["samples"] == [0, 24, 48]
+
+
+def test_untrained_control_is_the_encoder_at_step_0(whole):
+    workdir, _ = whole
+    start_features = read_features(workdir / RUNS[1] / "features" / "step_0")
+    end_features = read_features(workdir / RUNS[1] / "features" / "step_6")
+    assert start_features.meta.weights_hash != end_features.meta.weights_hash
+    assert start_features.meta.items_hash == end_features.meta.items_hash
+
+
+def test_kill_9_in_the_middle_and_again_equals_the_whole(config_file, whole, tmp_path):
+    workdir = tmp_path / "killed"
+    for run, lines in ((RUNS[0], 1), (RUNS[1], 3), (RUNS[3], 4)):
+        process = start(config_file, workdir)
+        metrics = workdir / run / "metrics.jsonl"
+        while process.poll() is None and len(_lines(metrics)) < lines:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finish(start(config_file, workdir))
+    for run in RUNS:
+        one, two = (w / run / "metrics.jsonl" for w in (whole[0], workdir))
+        assert one.read_bytes() == two.read_bytes()
+        for step in (0, 3, 6):
+            one, two = (
+                read_features(w / run / "features" / f"step_{step}") for w in (whole[0], workdir)
+            )
+            np.testing.assert_array_equal(one.features, two.features)
+            assert one.meta == two.meta
+    assert (whole[0] / "scores.json").read_bytes() == (workdir / "scores.json").read_bytes()
+
+
+def test_a_finished_experiment_trains_nothing_again(config_file, whole):
+    workdir, _ = whole
+    before = {run: (workdir / run / "timing.jsonl").stat().st_mtime_ns for run in RUNS}
+    output = finish(start(config_file, workdir))
+    assert "two languages" in output
+    assert before == {run: (workdir / run / "timing.jsonl").stat().st_mtime_ns for run in RUNS}
+
+
+def test_another_config_is_refused_and_the_fields_named(config_file, whole):
+    workdir, _ = whole
+    process = start(config_file, workdir, "--config.text.batch_size=4", "--config.evaluation.k=7")
+    output = finish(process, expected=2)
+    assert "config.text.batch_size: 8 there, 4 here" in output
+    assert "config.evaluation.k: 10 there, 7 here" in output
+    assert "Traceback" not in output
+
+
+def test_a_second_process_in_one_workdir_is_refused(config_file, whole):
+    workdir, _ = whole
+    with experiment._only_process_in(workdir):
+        output = finish(start(config_file, workdir), expected=2)
+    assert "another process is running in --workdir" in output
+
+
+def test_sigterm_saves_says_so_and_goes_on(config_file, whole, tmp_path):
+    workdir = tmp_path / "stopped"
+    process = start(config_file, workdir)
+    while process.poll() is None and not _lines(workdir / RUNS[0] / "metrics.jsonl"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    output = finish(process, expected=143)
+    assert "Stopped: image_good-seed0 is saved at step" in output
+    assert "Traceback" not in output
+    finish(start(config_file, workdir))
+    for run in RUNS:
+        one, two = (w / run / "metrics.jsonl" for w in (whole[0], workdir))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_runs_take_from_their_modality_what_the_arm_does_not_say():
+    config = tiny.experiment_config()
+    config.arms.text_good.batch_size = 4
+    runs = {run.name: run.config for run in experiment.resolve_runs(config)}
+    assert list(runs) == RUNS
+    assert runs["text_good-seed1"].batch_size == 4
+    assert runs["text_good-seed1"].seed == 1
+    assert runs["text_next_token-seed0"].batch_size == 8
+    assert runs["text_next_token-seed0"].encoder.max_length == 12
+
+
+def test_an_unknown_modality_is_refused():
+    config = tiny.experiment_config()
+    config.arms.text_good.modality = "sound"
+    with pytest.raises(ValueError, match=r"config.arms.text_good.modality .* got 'sound'"):
+        experiment.resolve_runs(config)
+
+
+def _lines(path):
+    return read_jsonl(path) if path.exists() else []

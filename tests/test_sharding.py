@@ -1,0 +1,78 @@
+"""Several devices. Each case runs in a process of its own, where XLA makes 8 CPUs of one."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from platojax import sharding
+
+CASES = pathlib.Path(__file__).parent / "multi_device"
+
+
+def run_case(name: str, *args: str, devices: int = 8) -> str:
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-m", f"tests.multi_device.{name}", *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=CASES.parents[1],
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_loss_and_gradient_on_8_devices_equal_one_devices():
+    assert "largest collective" in run_case("objective")
+
+
+@pytest.mark.parametrize("arm", ["text_good", "image_good", "text_next_token"])
+def test_training_steps_on_8_devices_equal_one_devices(arm):
+    assert "equal" in run_case("steps", arm)
+
+
+def test_a_mesh_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"mesh.data 3 x mesh.fsdp 1 does not equal the \d"):
+        sharding.make_mesh(data=3)
+
+
+def test_rules_place_parameters_and_their_moments_and_leave_what_does_not_divide():
+    mesh = jax.sharding.AbstractMesh((2, 4), ("data", "fsdp"))
+    shape = jax.ShapeDtypeStruct
+    tree = {
+        "params": {
+            "mlp_in": {"kernel": shape((8, 32), "float32"), "bias": shape((32,), "float32")},
+            "mlp_out": {"kernel": shape((32, 6), "float32")},
+        },
+        "mu": {"mlp_in": {"kernel": shape((8, 32), "float32")}},
+        "count": shape((), "int32"),
+    }
+    placed = jax.tree.map(lambda s: s.spec, sharding.tree_shardings(tree, mesh))
+    assert placed["params"]["mlp_in"]["kernel"] == P("fsdp", None)
+    assert placed["mu"]["mlp_in"]["kernel"] == P("fsdp", None)
+    assert placed["params"]["mlp_out"]["kernel"] == P(None, None)  # 6 is not a multiple of 4
+    assert placed["params"]["mlp_in"]["bias"] == placed["count"] == P()
+
+
+def test_every_large_parameter_of_our_encoders_has_a_rule():
+    from platojax.arm import make_arm
+    from tests import tiny
+
+    mesh = jax.sharding.AbstractMesh((1, 4), ("data", "fsdp"))
+    for arm, shape in (("text_good", (2, 1, 12)), ("image_good", (2, 1, 16, 16, 3))):
+        made = make_arm(tiny.arm_config(arm), tiny.tokenizer())
+        views = jax.ShapeDtypeStruct(shape, "int32" if arm == "text_good" else "uint8")
+        params = jax.eval_shape(made.init, jax.random.key(0), views)
+        placed = sharding.tree_shardings(params, mesh)
+        for (path, leaf), place in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(placed), strict=True
+        ):
+            if leaf.ndim > 1 and "positions" not in str(path) and "'out'" not in str(path):
+                assert "fsdp" in place.spec, path

@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from platojax.tracking import CollapseAlarm, MetricsFile, read_jsonl
+
+
+def test_goes_on_after_the_last_step_and_never_repeats_one(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path, last_step=0)
+    for step in (1, 2, 3):
+        file.write(step, {"loss": step / 2})
+    file.close()
+    file = MetricsFile(path, last_step=2)
+    file.write(3, {"loss": 9.0})
+    file.close()
+    assert [(row["step"], row["loss"]) for row in read_jsonl(path)] == [
+        (1, 0.5),
+        (2, 1.0),
+        (3, 9.0),
+    ]
+
+
+def test_values_that_json_does_not_know_become_null(tmp_path):
+    file = MetricsFile(tmp_path / "m.jsonl", last_step=0)
+    file.write(1, {"loss": float("nan"), "norm": float("inf"), "rate": 0.5})
+    file.close()
+    (line,) = (tmp_path / "m.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "step": 1,
+        "loss": None,
+        "norm": None,
+        "rate": 0.5,
+    }
+
+
+def test_a_cut_last_line_is_left_out_and_an_inner_one_refused(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2')
+    assert read_jsonl(path) == [{"step": 1}]
+    path.write_text('{"step": 1\n{"step": 2}\n')
+    with pytest.raises(ValueError, match="line 1 is not JSON"):
+        read_jsonl(path)
+
+
+def test_alarm_needs_patience_and_rings_once():
+    alarm = CollapseAlarm(min_spread=0.1, min_effective_rank=2.0, patience=2)
+    well, flat, line = (
+        {"spread": spread, "effective_rank": rank} for spread, rank in ((1, 9), (0.01, 9), (1, 1.2))
+    )
+    rings = [alarm.check(i, row) for i, row in enumerate([flat, well, flat, line, line, line])]
+    assert [i for i, message in enumerate(rings) if message] == [3]
+    assert "at step 3" in rings[3]

@@ -1,0 +1,81 @@
+"""A config small enough that a run takes seconds, and the train and held-out scenes it needs."""
+
+from ml_collections import ConfigDict
+
+from platojax.data.scenes import EMOJI_TOKENIZER
+from platojax.data.tokenizer import Tokenizer
+
+SOURCES = ("cldr_en", "cldr_de", "cldr_fr")
+
+
+def tokenizer() -> Tokenizer:
+    return Tokenizer(EMOJI_TOKENIZER)
+
+
+def arm_config(arm: str = "text_good", **changes) -> ConfigDict:
+    """The resolved config of one run, with `changes` at its top level."""
+    from platojax.experiment import resolve_runs
+
+    run = next(run for run in resolve_runs(experiment_config()) if run.arm == arm)
+    return ConfigDict({**run.config, **changes})
+
+
+def experiment_config() -> ConfigDict:
+    lejepa = dict(name="lejepa", lam=0.1, num_slices=16, projector_hidden=(16,), projector_dim=8)
+    shared = dict(
+        dtype="float32",
+        batch_size=8,
+        num_samples=8 * 6,
+        optimizer=dict(
+            learning_rate=1e-3, warmup_fraction=0.2, weight_decay=0.05, clip_norm=1.0, b2=0.95
+        ),
+        mesh=dict(data=-1, fsdp=1),
+        num_workers=0,
+        log_every=1,
+        checkpoint_every=2,
+        checkpoint_keep=1,
+        nonfinite_limit=3,
+        collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2),
+    )
+    shape = dict(width=16, depth=1, num_heads=2, mlp_dim=32)
+    return ConfigDict(
+        dict(
+            seed=0,
+            text=dict(encoder=dict(max_length=12, **shape), **shared),
+            image=dict(encoder=dict(patch_size=8, image_size=16, **shape), **shared),
+            arms=dict(
+                image_good=dict(
+                    label="two artists",
+                    modality="image",
+                    seeds=1,
+                    objective=lejepa,
+                    views=dict(name="two_artists"),
+                ),
+                text_good=dict(
+                    label="two languages",
+                    modality="text",
+                    seeds=2,
+                    objective=lejepa,
+                    views=dict(name="two_sources", sources=SOURCES),
+                ),
+                text_next_token=dict(
+                    label="next-token prediction",
+                    modality="text",
+                    seeds=1,
+                    objective=dict(name="next_token"),
+                    views=dict(name="two_sources", sources=SOURCES),
+                ),
+            ),
+            evaluation=dict(
+                metric="mutual_knn",
+                k=10,
+                clip="none",
+                num_permutations=19,
+                seed=0,
+                snapshots=(0.5,),
+                sources=("cldr_en",),
+                artists=("noto", "twemoji"),
+                drawings=2,
+            ),
+        )
+    )
