@@ -9,7 +9,7 @@ the package. Each arm is trained on its own; nothing is ever shown a word togeth
 
 from ml_collections import ConfigDict
 
-# Descriptions in these languages share no wording: two of them are two observations of one scene.
+# Two of these are two observations of one scene; `distinct` takes out the words that they share.
 LANGUAGES = ("cldr_en", "cldr_de", "cldr_fr", "cldr_es", "cldr_it", "cldr_pt")
 ENGLISH = ("cldr_en", "emojilib")
 # Several hands. The data also has `fluent`, which are `fluent_flat`'s drawings with shading.
@@ -21,12 +21,14 @@ def get_config(form: str = "") -> ConfigDict:
         raise ValueError(f"configs/emoji.py takes no argument or 'runlocal'; got {form!r}.")
     short = form == "runlocal"
     config = ConfigDict()
-    config.data = "emoji"
     config.seed = 0
 
     # ---- What all arms of a modality share --------------------------------------------------
     shared = dict(
         dtype="float32",  # of the computation; bfloat16 is slower on CPUs
+        optimizer=dict(
+            learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
+        ),
         batch_size=64,  # SIGReg's weight depends on it, see platojax/objectives/lejepa.py
         mesh=dict(data=-1, fsdp=1),
         num_workers=0,
@@ -39,11 +41,8 @@ def get_config(form: str = "") -> ConfigDict:
     config.text = ConfigDict(
         dict(
             modality="text",
-            num_samples=64 * (100 if short else 400),  # scenes, two sequences each
+            num_samples=64 * (100 if short else 300),  # scenes, two sequences each
             encoder=dict(width=96, depth=2, num_heads=4, mlp_dim=384, max_length=16),
-            optimizer=dict(
-                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
-            ),
             **shared,
         )
     )
@@ -52,53 +51,51 @@ def get_config(form: str = "") -> ConfigDict:
             modality="image",
             num_samples=64 * (60 if short else 400),
             encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, patch_size=8, image_size=32),
-            optimizer=dict(
-                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
-            ),
             **shared,
         )
     )
 
     # ---- The arms -------------------------------------------------------------------------
+    # Each arm gets its own copy: a dict used twice would be one config, overridden together.
     several = 1 if short else 3  # seeds
     lejepa = dict(
         name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
     )
-    two_languages = dict(name="two_sources", sources=LANGUAGES)
+    two_languages = dict(name="two_sources", sources=LANGUAGES, distinct=True)
     arms = dict(
         image_good=dict(
             label="two artists",
             modality="image",
             seeds=1,
-            objective=lejepa,
+            objective=dict(lejepa),
             views=dict(name="two_artists", artists=ARTISTS),
         ),
         image_bad=dict(
             label="two crops",
             modality="image",
             seeds=1,
-            objective=lejepa,
+            objective=dict(lejepa),
             views=dict(name="two_crops", artists=ARTISTS),
         ),
         text_good=dict(
             label="two languages",
             modality="text",
             seeds=several,
-            objective=lejepa,
-            views=two_languages,
+            objective=dict(lejepa),
+            views=dict(two_languages),
         ),
         text_same_wording=dict(
             label="two English sources",
             modality="text",
             seeds=1,
-            objective=lejepa,
-            views=dict(name="two_sources", sources=ENGLISH),
+            objective=dict(lejepa),
+            views=dict(name="two_sources", sources=ENGLISH, distinct=False),
         ),
         text_bad=dict(
             label="two masks of one text",
             modality="text",
             seeds=several,
-            objective=lejepa,
+            objective=dict(lejepa),
             views=dict(name="two_masks", sources=LANGUAGES, mask_ratio=0.5),
         ),
         text_next_token=dict(
@@ -106,7 +103,7 @@ def get_config(form: str = "") -> ConfigDict:
             modality="text",
             seeds=several,
             objective=dict(name="next_token"),
-            views=two_languages,
+            views=dict(two_languages),
         ),
     )
     config.arms = ConfigDict(arms)

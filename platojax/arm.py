@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -70,7 +70,7 @@ def make_arm(config: ConfigDict, tokenizer: Tokenizer) -> Arm:
         )
 
     def encode(params: Params, observations: jax.Array) -> dict[str, jax.Array]:
-        return encoder.apply({"params": params["encoder"]}, observations)
+        return cast(Metrics, encoder.apply({"params": params["encoder"]}, observations))
 
     def init(key: jax.Array, views: jax.Array) -> Params:
         encoder_key, projector_key = jax.random.split(key)
@@ -87,7 +87,9 @@ def make_arm(config: ConfigDict, tokenizer: Tokenizer) -> Arm:
         if projector is None:
             value, metrics = next_token_loss(outputs["logits"], views, views != pad_id)
         else:
-            z = projector.apply({"params": params["projector"]}, outputs["embedding"])
+            z = cast(
+                jax.Array, projector.apply({"params": params["projector"]}, outputs["embedding"])
+            )
             directions = random_directions(key, z.shape[-1], objective.num_slices)
             value, metrics = lejepa_loss(z, directions, lam=objective.lam)
         health = embedding_health(jax.lax.stop_gradient(outputs["embedding"][0]))

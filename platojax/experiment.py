@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import pathlib
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,8 @@ from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
-from platojax.evaluation.features import FeatureMeta, hash_items, hash_tree, write_features
+from platojax.evaluation.features import FeatureMeta, write_features
+from platojax.hashing import hash_items, hash_tree
 from platojax.report.page import write_page
 from platojax.train import total_steps, train
 
@@ -62,6 +64,11 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
       platojax.train.Preempted: after SIGTERM or SIGINT; the state is saved.
       ValueError: if a field of the config is impossible; the message names it.
     """
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"{jax.process_count()} processes were started, but an experiment runs in one: start a "
+            "single process with all devices."
+        )
     console = Console()
     runs = resolve_runs(config)
     workdir = workdir.resolve()
@@ -69,7 +76,8 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     with _only_process_in(workdir):
         _claim(config, workdir)
         # Runs that differ only in seed or views are one program, compiled once.
-        jax.config.update("jax_compilation_cache_dir", str(workdir / "compilation_cache"))
+        if jax.config.jax_compilation_cache_dir is None:
+            jax.config.update("jax_compilation_cache_dir", str(workdir / "compilation_cache"))
         tokenizer = Tokenizer(EMOJI_TOKENIZER)
         train_scenes, heldout_scenes = load_emoji("train"), load_emoji("heldout")
         scenes = [*heldout_scenes, *train_scenes]
@@ -83,8 +91,9 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
             {"heldout": slice(len(heldout_scenes)), "all": slice(None)},
         )
         _write_json(workdir / "scores.json", scores)
-        for items in scores["items"]:
-            console.print(terminal.scores_table(scores, items))
+        if scores["scores"]:  # there are none where one modality is missing
+            for items in scores["items"]:
+                console.print(terminal.scores_table(scores, items))
         console.print(f"Report: {write_page(workdir, scenes)}")
 
 
@@ -124,7 +133,6 @@ def _train(
     last = total_steps(config)
     snapshots = sorted({round(share * last) for share in evaluation.snapshots} | {0, last})
     observations = observe(config, evaluation, scenes, tokenizer)
-    seen_as = evaluation.sources if config.modality == "text" else evaluation.artists
 
     def keep_features(step: int, params: Params) -> None:
         features = extract(lambda views: encode(params, views), observations)
@@ -133,8 +141,8 @@ def _train(
             weights_hash=hash_tree(params["encoder"]),
             dataset="emoji, heldout then train",
             items_hash=hash_items([scene.scene_id for scene in scenes]),
-            preprocessing=f"mean over {', '.join(seen_as)}",
-            pooling="mean over tokens; last_token: the last valid one",
+            preprocessing=_preprocessing(config, evaluation),
+            pooling="mean over patches or valid tokens; last_token: the last valid one",
             layers=arm.layer_names,
             dtype=config.dtype,
         )
@@ -142,7 +150,11 @@ def _train(
             only = arm.layer_names.index("embedding")
             features = features[:, only : only + 1]
             meta = dataclasses.replace(meta, layers=("embedding",))
-        write_features(folder / "features" / f"step_{step}", features, meta)
+        target = folder / "features" / f"step_{step}"
+        # A process that was killed before its next checkpoint may have been here, with other
+        # libraries or devices and so with other last bits.
+        shutil.rmtree(target, ignore_errors=True)
+        write_features(target, features, meta)
 
     train(
         config,
@@ -173,6 +185,20 @@ def observe(
         return text_observations(scenes, evaluation.sources, codec)
     return image_observations(
         scenes, evaluation.artists, evaluation.drawings, config.encoder.image_size
+    )
+
+
+def _preprocessing(config: ConfigDict, evaluation: ConfigDict) -> str:
+    """What `observe` shows of a scene."""
+    if config.modality == "text":
+        return (
+            f"mean over the name and keywords by {', '.join(evaluation.sources)}, "
+            f"at most {config.encoder.max_length} tokens each"
+        )
+    return (
+        f"mean over the drawings by the first {evaluation.drawings} of "
+        f"{', '.join(evaluation.artists)} who drew the scene, resized to "
+        f"{config.encoder.image_size} pixels, bilinear"
     )
 
 

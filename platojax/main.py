@@ -27,7 +27,7 @@ def main(_: list[str]) -> None:
     except Preempted as stop:
         print(f"Stopped: {stop}; the same command goes on from there.", file=sys.stderr)
         sys.exit(_TERMINATED)
-    except experiment.WorkdirError as error:
+    except (experiment.WorkdirError, FloatingPointError) as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
 

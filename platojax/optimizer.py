@@ -1,5 +1,7 @@
 """AdamW with warm-up, cosine decay and clipping, all by optax."""
 
+from typing import Any
+
 import jax
 import optax
 from ml_collections import ConfigDict
@@ -29,7 +31,7 @@ def learning_rate_schedule(config: ConfigDict, total_steps: int) -> optax.Schedu
 
 
 def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
-    """AdamW on clipped gradients; weight decay on matrices only (not on biases and norms).
+    """AdamW on clipped gradients; weight decay on kernels and token embeddings only.
 
     Args:
       config: with `learning_rate`, `warmup_fraction`, `weight_decay`, `clip_norm`, `b2`.
@@ -41,10 +43,13 @@ def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransf
             learning_rate_schedule(config, total_steps),
             b2=config.b2,
             weight_decay=config.weight_decay,
-            mask=_is_matrix,
+            mask=_decays,
         ),
     )
 
 
-def _is_matrix(params):
-    return jax.tree.map(lambda p: p.ndim > 1, params)
+def _decays(params: Any) -> Any:
+    # By name: the biases of projections to several heads have two dimensions.
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key in ("kernel", "embedding"), params
+    )

@@ -36,6 +36,8 @@ def make_mesh(data: int = -1, fsdp: int = 1) -> Mesh:
       ValueError: if the sizes do not multiply to the number of devices.
     """
     devices = jax.device_count()
+    if fsdp < 1 or devices % fsdp:
+        raise ValueError(f"mesh.fsdp {fsdp} must divide the {devices} devices.")
     if data == -1:
         data = devices // fsdp
     if data * fsdp != devices:
@@ -57,15 +59,14 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def tree_shardings(tree: Any, mesh: Mesh, rules: Rules = RULES) -> Any:
-    """Gives each array of a tree (a train state, say) its sharding by the first rule that matches.
+def tree_shardings(tree: Any, mesh: Mesh) -> Any:
+    """Gives each array of a tree (a train state, say) its sharding by `RULES`.
 
     A dimension that its mesh axis does not divide stays whole.
 
     Args:
       tree: of arrays or `jax.ShapeDtypeStruct`.
       mesh: from `make_mesh`.
-      rules: see `RULES`.
 
     Returns:
       The same tree of `NamedSharding`.
@@ -73,7 +74,7 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules = RULES) -> Any:
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        for pattern, axes in rules:
+        for pattern, axes in RULES:
             if re.search(pattern, name) and len(axes) == len(leaf.shape):
                 fits = (
                     axis if axis and size % mesh.shape[axis] == 0 else None

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from platojax.evaluation.comparison import summarise
+from platojax.evaluation.comparison import short_number, summarise
 from platojax.train import StepReport
 
 
@@ -27,7 +27,7 @@ class ProgressLine:
             self.task,
             total=report.total_steps,
             completed=report.step,
-            state=f"step {report.step}/{report.total_steps}  {report.samples:,} samples  "
+            state=f"{report.step}/{report.total_steps}  {report.samples:,} samples  "
             f"loss {report.loss:.3f}  {report.samples_per_second:,.0f}/s",
         )
 
@@ -41,7 +41,6 @@ def progress_line(console: Console, name: str) -> Iterator[ProgressLine]:
     """Shows one run's progress; the line stays when the run is over."""
     progress = Progress(
         TextColumn("{task.description:<23}"),
-        BarColumn(bar_width=12),
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=console,
@@ -65,8 +64,8 @@ def scores_table(scores: Mapping[str, Any], items: str) -> Table:
         box=box.SIMPLE_HEAD,
         title=f"{protocol['metric']}, k = {protocol['k']}, {items} scenes "
         f"(N = {scores['items'][items]}), chance {chance:.3f}",
-        caption="Mean over seeds ± their standard deviation; p from "
-        f"{protocol['num_permutations']} permutations, the largest over seeds.",
+        caption="Mean over seeds ± their standard deviation. * p < .01 in every seed, by "
+        f"{protocol['num_permutations']} permutations.",
     )
     images = list(dict.fromkeys(image for _, image in summary))
     table.add_column("words \\ drawings")
@@ -79,10 +78,6 @@ def scores_table(scores: Mapping[str, Any], items: str) -> Table:
 
 
 def format_score(entry: Mapping[str, Any]) -> str:
-    """Such as `.123 ± .004 (p .005)`."""
-
-    def short(value: float) -> str:
-        return f"{value:.3f}".replace("0.", ".", 1)
-
-    spread = "" if entry["spread"] is None else f" ± {short(entry['spread'])}"
-    return f"{short(entry['mean'])}{spread} (p {short(entry['p_value'])})"
+    """Such as `.123 ±.004*`: mean, spread over seeds, and a star where p < .01."""
+    spread = "" if entry["spread"] is None else f" ±{short_number(entry['spread'])}"
+    return f"{short_number(entry['mean'])}{spread}{'*' if entry['p_value'] < 0.01 else ' '}"

@@ -27,7 +27,7 @@ class MetricsFile:
         temporary = self._path.with_name(self._path.name + ".tmp")
         temporary.write_text("".join(_line(row) for row in kept), encoding="utf-8")
         temporary.replace(self._path)
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = self._path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends `values` (numbers) under `step`."""

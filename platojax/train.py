@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import signal
 import time
@@ -16,12 +17,13 @@ import optax
 from ml_collections import ConfigDict
 
 from platojax import sharding
-from platojax.arm import Arm, Params, make_arm
+from platojax.arm import Arm, Metrics, Params, make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.pipeline import make_pipeline
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
+from platojax.hashing import hash_items
 from platojax.optimizer import learning_rate_schedule, make_optimizer
 from platojax.tracking import CollapseAlarm, MetricsFile
 
@@ -89,99 +91,101 @@ def train(
     Raises:
       Preempted: after SIGTERM or SIGINT, once the state is saved.
       FloatingPointError: when `config.nonfinite_limit` updates in a row were not finite.
-      ValueError: if the last checkpoint was made with another tokenizer or number of workers.
+      ValueError: if the last checkpoint was made with another tokenizer, other scenes or another
+        number of workers or processes, or a field of the config is impossible.
     """
-    # ---- Data -----------------------------------------------------------------------------------
-    last_step = total_steps(config)
-    views = make_views(config.views, config.encoder, tokenizer)
-    one_scene = views(scenes[0], np.random.default_rng(config.seed))
-    data = make_pipeline(
-        scenes,
-        views,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        num_workers=config.num_workers,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-    )
-
-    # ---- Model, optimiser, state ----------------------------------------------------------------
-    mesh = sharding.make_mesh(**config.mesh)
-    arm = make_arm(config, tokenizer)
-    optimizer = make_optimizer(config.optimizer, last_step)
-    schedule = learning_rate_schedule(config.optimizer, last_step)
-
-    def init_state(seed: jax.Array) -> TrainState:
-        key = jax.random.key(seed)
-        params = arm.init(jax.random.fold_in(key, 0), one_scene[:, None])
-        zero = jnp.zeros((), jnp.int32)
-        return TrainState(zero, params, optimizer.init(params), key, zero, zero)
-
-    abstract = jax.eval_shape(init_state, config.seed)
-    placement = sharding.tree_shardings(abstract, mesh)
-    place_views = sharding.batch_sharding(mesh)
-    train_step = jax.jit(
-        make_train_step(arm, optimizer, schedule),
-        in_shardings=(placement, place_views),
-        out_shardings=(placement, sharding.replicated(mesh)),
-        donate_argnums=0,
-    )
-
-    # ---- Start, or go on ------------------------------------------------------------------------
-    checkpoints = Checkpoints(
-        folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
-    )
-    meta = {
-        "tokenizer": tokenizer.hash,
-        "num_workers": config.num_workers,
-        "process_count": jax.process_count(),
-    }
-    start = checkpoints.latest_step() or 0
-    if start:
-        _check_meta(checkpoints.meta(start), meta, folder)
-        wanted = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, placement
+    with _stop_requests() as stop, contextlib.ExitStack() as stack:
+        # ---- Data -------------------------------------------------------------------------------
+        last_step = total_steps(config)
+        views = make_views(config.views, config.encoder, tokenizer)
+        data = make_pipeline(
+            scenes,
+            views,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            num_workers=config.num_workers,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
         )
-        state = checkpoints.restore(start, wanted, data)
-    else:
-        state = jax.jit(init_state, out_shardings=placement)(config.seed)
-        if 0 in snapshots:
-            on_snapshot(0, state.params)
+        stack.callback(data.close)
+        example = jnp.asarray(views(scenes[0], np.random.default_rng(config.seed))[:, None])
 
-    # ---- The loop -------------------------------------------------------------------------------
-    alarm = CollapseAlarm(**config.collapse)
-    metrics_file = MetricsFile(folder / "metrics.jsonl", last_step=start)
-    timing_file = MetricsFile(folder / "timing.jsonl", last_step=start)
-    last_log = (start, time.perf_counter())
-
-    def record(step: int, metrics: dict[str, jax.Array]) -> None:
-        nonlocal last_log
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if values["skipped_in_a_row"] >= config.nonfinite_limit:
-            first = step - int(values["skipped_in_a_row"]) + 1
-            raise FloatingPointError(
-                f"loss or gradient was not finite in each of the steps {first} to {step} of "
-                f"{folder.name}; no update was made in them. Lower optimizer.learning_rate "
-                f"({config.optimizer.learning_rate:g}) or look at the data of these steps."
+        # ---- Model, optimiser, state ------------------------------------------------------------
+        mesh = sharding.make_mesh(**config.mesh)
+        if config.batch_size % mesh.size:
+            raise ValueError(
+                f"batch_size {config.batch_size} must be a multiple of the {mesh.size} devices, "
+                "over which it is spread."
             )
-        if step % config.log_every and step != last_step:
-            return
-        samples = step * config.batch_size
-        metrics_file.write(step, {"samples": samples, **values})
-        now = time.perf_counter()
-        rate = (step - last_log[0]) * config.batch_size / (now - last_log[1])
-        timing_file.write(step, {"samples_per_second": rate})
-        last_log = (step, now)
-        if message := alarm.check(step, values):
-            on_alarm(message)
-        on_progress(StepReport(step, last_step, samples, values["loss"], rate))
-
-    with contextlib.ExitStack() as stack:
-        for resource in (data, checkpoints, metrics_file, timing_file):
-            stack.callback(resource.close)
-        stop = stack.enter_context(_stop_requests())
         stack.enter_context(jax.set_mesh(mesh))
-        pending: tuple[int, dict[str, jax.Array]] | None = None
+        arm = make_arm(config, tokenizer)
+        optimizer = make_optimizer(config.optimizer, last_step)
+        schedule = learning_rate_schedule(config.optimizer, last_step)
+        init = functools.partial(init_state, arm, optimizer, example)
+        abstract = jax.eval_shape(init, config.seed)
+        placement = sharding.tree_shardings(abstract, mesh)
+        place_views = sharding.batch_sharding(mesh)
+        train_step = jax.jit(
+            make_train_step(arm, optimizer, schedule),
+            in_shardings=(placement, place_views),
+            out_shardings=(placement, sharding.replicated(mesh)),
+            donate_argnums=0,
+        )
+
+        # ---- Start, or go on --------------------------------------------------------------------
+        checkpoints = Checkpoints(
+            folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
+        )
+        stack.callback(checkpoints.close)
+        meta = {
+            "tokenizer": tokenizer.hash,
+            "scenes": hash_items([scene.scene_id for scene in scenes]),
+            "num_workers": config.num_workers,
+            "process_count": jax.process_count(),
+        }
+        start = checkpoints.latest_step() or 0
+        if start:
+            _check_meta(checkpoints.meta(start), meta, folder)
+            wanted = jax.tree.map(
+                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, placement
+            )
+            state = checkpoints.restore(start, wanted, data)
+        else:
+            state = jax.jit(init, out_shardings=placement)(config.seed)
+            if 0 in snapshots:
+                on_snapshot(0, state.params)
+
+        # ---- Metrics ----------------------------------------------------------------------------
+        alarm = CollapseAlarm(**config.collapse)
+        metrics_file = MetricsFile(folder / "metrics.jsonl", last_step=start)
+        stack.callback(metrics_file.close)
+        timing_file = MetricsFile(folder / "timing.jsonl", last_step=start)
+        stack.callback(timing_file.close)
+        clock = _Clock(start)
+
+        def record(step: int, metrics: Metrics) -> None:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if values["skipped_in_a_row"] >= config.nonfinite_limit:
+                first = step - int(values["skipped_in_a_row"]) + 1
+                raise FloatingPointError(
+                    f"loss, gradient or update was not finite in each of the steps {first} to "
+                    f"{step} of {folder.name}; no update was made in them. Lower "
+                    f"optimizer.learning_rate ({config.optimizer.learning_rate:g}) or look at the "
+                    "data of these steps."
+                )
+            if step % config.log_every and step != last_step:
+                return
+            samples = step * config.batch_size
+            rate = clock.steps_per_second(step) * config.batch_size
+            metrics_file.write(step, {"samples": samples, **values})
+            timing_file.write(step, {"samples_per_second": rate})
+            if message := alarm.check(step, values):
+                on_alarm(message)
+            on_progress(StepReport(step, last_step, samples, values["loss"], rate))
+
+        # ---- The loop ---------------------------------------------------------------------------
+        pending: tuple[int, Metrics] | None = None
+        step = start
         for step in range(start + 1, last_step + 1):
             batch = jax.make_array_from_process_local_data(place_views, next(data))
             state, metrics = train_step(state, batch)
@@ -189,8 +193,12 @@ def train(
             if pending:
                 record(*pending)
             pending = (step, metrics)
+            if step == start + 1:
+                jax.block_until_ready(metrics)
+                clock.reset(step)  # compilation is not training
 
-            last = step == last_step or stop()
+            stopping = stop()
+            last = step == last_step or stopping
             snapshot = step in snapshots
             if last or snapshot or checkpoints.due(step):
                 record(*pending)
@@ -199,8 +207,35 @@ def train(
                     on_snapshot(step, state.params)
                 metrics_file.flush()
                 checkpoints.save(step, state, data, meta, force=last)
-            if last and step < last_step:
-                raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
+                clock.reset(step)
+            if stopping:
+                break
+        stack.close()  # waits for the last save: only then is the run what it says
+        if stop():
+            raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
+
+
+def init_state(
+    arm: Arm, optimizer: optax.GradientTransformation, example: jax.Array, seed: jax.Array | int
+) -> TrainState:
+    """The state before the first step.
+
+    Args:
+      arm: of the run.
+      optimizer: of the run.
+      example: `[V, 1, ...]` views of one scene; only their shape and dtype matter.
+      seed: of the parameters and of all later keys.
+    """
+    params_key, key = jax.random.split(jax.random.key(seed))
+    params = arm.init(params_key, example)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        key=key,
+        skipped=jnp.zeros((), jnp.int32),
+        skipped_in_a_row=jnp.zeros((), jnp.int32),
+    )
 
 
 def total_steps(config: ConfigDict) -> int:
@@ -210,20 +245,21 @@ def total_steps(config: ConfigDict) -> int:
 
 def make_train_step(
     arm: Arm, optimizer: optax.GradientTransformation, schedule: optax.Schedule
-) -> Callable[[TrainState, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
+) -> Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]]:
     """Makes the pure function `(state, views [V, N, ...]) -> (state, metrics)`.
 
-    An update with a loss or gradient that is not finite is skipped whole: parameters and optimiser
-    stay as they were, and only the step and the counts go on.
+    An update is skipped whole where the loss, the gradient or the update itself is not finite:
+    parameters and optimiser stay as they were, and only the step and the counts go on.
     """
 
-    def train_step(state: TrainState, views: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+    def train_step(state: TrainState, views: jax.Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(state.key, state.step)
         (loss, parts), grads = jax.value_and_grad(arm.loss, has_aux=True)(state.params, views, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         grad_norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        update_norm = optax.tree.norm(updates)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(update_norm)
         params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, opt_state),
@@ -242,7 +278,7 @@ def make_train_step(
             "loss": loss,
             **parts,
             "gradient_norm": grad_norm,
-            "update_norm": optax.tree.norm(updates),
+            "update_norm": update_norm,
             "parameter_norm": optax.tree.norm(params),
             # The optimiser counts updates, which are fewer than steps where some were skipped.
             "learning_rate": schedule(state.step - state.skipped),
@@ -252,6 +288,24 @@ def make_train_step(
         return new, metrics
 
     return train_step
+
+
+class _Clock:
+    """The speed between logged steps."""
+
+    def __init__(self, step: int) -> None:
+        self.reset(step)
+
+    def reset(self, step: int) -> None:
+        """Leaves out of the speed what happened since the last logged step."""
+        self._step, self._time = step, time.perf_counter()
+
+    def steps_per_second(self, step: int) -> float:
+        """Since the last call or reset."""
+        now = time.perf_counter()
+        rate = (step - self._step) / (now - self._time)
+        self._step, self._time = step, now
+        return rate
 
 
 def _check_meta(saved: dict[str, Any], current: dict[str, Any], folder: pathlib.Path) -> None:
@@ -280,4 +334,4 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
         yield lambda: requested
     finally:
         for s, handler in previous.items():
-            signal.signal(s, handler)
+            signal.signal(s, handler if handler is not None else signal.SIG_DFL)

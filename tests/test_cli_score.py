@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from platojax.cli import app
 from platojax.evaluation.calibration import calibrate
-from platojax.evaluation.features import FeatureMeta, hash_items, write_features
+from platojax.evaluation.features import FeatureMeta, write_features
+from platojax.hashing import hash_items
 
 
 def meta(encoder, layers, n=40):

@@ -17,9 +17,9 @@ class TextCodec:
     tokenizer: Tokenizer
     max_length: int
 
-    def ids(self, name: str, keywords: Sequence[str]) -> list[int]:
-        """Token ids of `name, keyword, keyword, ...`, cut so that both ends fit around them."""
-        return self.tokenizer.encode(", ".join([name, *keywords]))[: self.max_length - 2]
+    def ids(self, phrases: Sequence[str]) -> list[int]:
+        """Token ids of `phrase, phrase, ...`, cut so that both ends fit around them."""
+        return self.tokenizer.encode(", ".join(phrases))[: self.max_length - 2]
 
     def pad(self, ids: Sequence[int]) -> np.ndarray:
         """Adds both ends and padding: `[max_length]` int32."""
@@ -45,7 +45,7 @@ def text_observations(
                 f"evaluation.sources {missing} do not describe scene {scene.scene_id}; "
                 f"it has {sorted(texts)}."
             )
-        rows.append([codec.pad(codec.ids(texts[s].name, texts[s].keywords)) for s in sources])
+        rows.append([codec.pad(codec.ids([texts[s].name, *texts[s].keywords])) for s in sources])
     return np.asarray(rows).swapaxes(0, 1)
 
 

@@ -41,7 +41,7 @@ def make_pipeline(
       ValueError: if there is no scene, or the batch does not divide among the processes.
     """
     if len(scenes) == 0:
-        raise ValueError("there is no scene to train on; check config.data.")
+        raise ValueError("there is no scene to train on; the data set is empty.")
     if batch_size < 1 or batch_size % process_count:
         raise ValueError(
             f"batch_size {batch_size} must be a positive multiple of the {process_count} processes."
@@ -51,8 +51,8 @@ def make_pipeline(
         .seed(seed)
         .shuffle()
         .repeat()
+        .random_map(views)  # before the slice: grain keys its generator by the index in this chain
         .slice(slice(process_index, None, process_count))
-        .random_map(views)
     )
     # The scenes are in memory: grain's reading threads would only wait for each other's turn with
     # the interpreter (measured: twice as slow), and the device works while the next batch is made.

@@ -6,7 +6,8 @@ on resumption.
 """
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -30,8 +31,8 @@ def make_views(config: ConfigDict, encoder: ConfigDict, tokenizer: Tokenizer) ->
       ValueError: if there is no policy of that name.
     """
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k != "name"}
-    text = {"two_sources": TwoSources, "two_masks": TwoMasks}
-    image = {"two_artists": TwoArtists, "two_crops": TwoCrops}
+    text: dict[str, Callable[..., ViewPolicy]] = {"two_sources": TwoSources, "two_masks": TwoMasks}
+    image: dict[str, Callable[..., ViewPolicy]] = {"two_artists": TwoArtists, "two_crops": TwoCrops}
     if config.name in text:
         return text[config.name](TextCodec(tokenizer, encoder.max_length), **fields)
     if config.name in image:
@@ -45,25 +46,40 @@ class TwoSources:
 
     Attributes:
       codec: makes the token sequences.
-      sources: of the descriptions, as named in the data. Two languages share no wording; two
-        English sources do, and then matching words is a shortcut that needs no meaning.
-      keyword_keep: each keyword is kept with this probability, in random order.
+      sources: of the descriptions, as named in the data.
+      distinct: whether the second description leaves out each phrase that shares a word with the
+        first. Languages borrow from each other (one pair in three shares one), and matching words
+        is a shortcut that needs no meaning.
     """
 
     codec: TextCodec
     sources: tuple[str, ...]
-    keyword_keep: float = 1.0
+    distinct: bool
 
     def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
         """`[2, max_length]` int32."""
         texts = _texts_of(scene, self.sources, at_least=2)
-        chosen = rng.choice(len(texts), 2, replace=False)
-        return np.stack([self._describe(texts[i], rng) for i in chosen])
+        first, *others = (_shuffled_phrases(texts[i], rng) for i in rng.permutation(len(texts)))
+        second = others[0]
+        if self.distinct:
+            apart = (without_shared_words(phrases, first) for phrases in others)
+            second = next((phrases for phrases in apart if phrases), second)
+        return np.stack([self.codec.pad(self.codec.ids(phrases)) for phrases in (first, second)])
 
-    def _describe(self, text: Text, rng: np.random.Generator) -> np.ndarray:
-        keywords = [text.keywords[i] for i in rng.permutation(len(text.keywords))]
-        kept = [k for k in keywords if rng.random() < self.keyword_keep]
-        return self.codec.pad(self.codec.ids(text.name, kept))
+
+def without_shared_words(phrases: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The phrases none of whose words (of three letters or more, in any case) is in `others`."""
+    taken = _words(others)
+    return [phrase for phrase in phrases if not _words([phrase]) & taken]
+
+
+def _words(phrases: Sequence[str]) -> set[str]:
+    return {word for phrase in phrases for word in re.findall(r"\w{3,}", phrase.casefold())}
+
+
+def _shuffled_phrases(text: Text, rng: np.random.Generator) -> list[str]:
+    """The name, then the keywords in random order."""
+    return [text.name, *(text.keywords[i] for i in rng.permutation(len(text.keywords)))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +100,7 @@ class TwoMasks:
         """`[2, max_length]` int32."""
         texts = _texts_of(scene, self.sources, at_least=1)
         text = texts[rng.integers(len(texts))]
-        ids = np.asarray(self.codec.ids(text.name, text.keywords))
+        ids = np.asarray(self.codec.ids([text.name, *text.keywords]))
         masked = [
             np.where(rng.random(len(ids)) < self.mask_ratio, self.codec.tokenizer.mask_id, ids)
             for _ in range(2)

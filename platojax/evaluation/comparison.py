@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -191,6 +192,11 @@ def summarise(scores: Mapping[str, Any], *, items: str, layers: str) -> dict[tup
         }
         for pair, entries in groups.items()
     }
+
+
+def short_number(value: float) -> str:
+    """Three decimals, without the zero before the point: such as `.123`."""
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.3f}")
 
 
 def _at(run: RunFeatures, step: int) -> _Encoder:

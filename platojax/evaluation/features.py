@@ -6,14 +6,13 @@ from `.npy`, `.npz` and the `.pt` files of platonic-rep.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -256,37 +255,6 @@ def check_same_items(a: Features, b: Features) -> None:
             f"({b.meta.dataset}, items {b.meta.items_hash[:12]}) are of other items or in another "
             "order; extract both from the same items in the same order"
         )
-
-
-def hash_items(ids: Iterable[str | int]) -> str:
-    """SHA-256 (hexadecimal) of the ids in their order; an integer id counts as its decimal text."""
-    digest = hashlib.sha256()
-    for item in ids:
-        text = str(item).encode()
-        # With its length, so that ("ab", "c") and ("a", "bc") differ.
-        digest.update(f"{len(text)}:".encode() + text)
-    return digest.hexdigest()
-
-
-def hash_tree(params: Any) -> str:
-    """SHA-256 (hexadecimal) of a tree of arrays: paths, dtypes, shapes and bytes of its leaves.
-
-    The same on every machine and for NumPy and JAX arrays; the order of dictionaries is immaterial.
-
-    Args:
-        params: a pytree whose leaves are arrays or numbers.
-    """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    digest = hashlib.sha256()
-    for path, leaf in sorted(
-        ((jax.tree_util.keystr(path), leaf) for path, leaf in leaves), key=lambda item: item[0]
-    ):
-        array = np.asarray(leaf)
-        if array.dtype.hasobject:
-            raise ValueError(f"leaf {path} is a {type(leaf).__name__}, not an array")
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        digest.update(f"{path} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
-    return digest.hexdigest()
 
 
 def first_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
-from platojax.evaluation.comparison import IMAGE_UNTRAINED, TEXT_UNTRAINED
+from platojax.evaluation.comparison import IMAGE_UNTRAINED, TEXT_UNTRAINED, short_number
 from platojax.report.record import BAD, GOOD, HELDOUT, NEXT_TOKEN, SAME_WORDING, Cell, Record
 
 Verdict = Literal["above", "within", "below", "untested"]
@@ -36,13 +36,13 @@ def find(record: Record) -> Findings:
     good, next_token = cells.get((GOOD, image)), cells.get((NEXT_TOKEN, image))
     if good is None:
         headline = f"There is no arm {GOOD}, so this run says nothing about good views."
-        return Findings(headline, f"Chance is {short(next(iter(cells.values())).chance)}.")
+        return Findings(headline, f"Chance is {short_number(next(iter(cells.values())).chance)}.")
     others = tuple(_comparisons(record, cells, good, image))
     lead = f"{_meaning(record, good, image)} {_above_chance(good)}"
     if next_token is None:
         headline = (
             f"Text trained on good views scores {show(good)} against drawings, chance "
-            f"{short(good.chance)}; there is no arm {NEXT_TOKEN} to compare it with."
+            f"{short_number(good.chance)}; there is no arm {NEXT_TOKEN} to compare it with."
         )
         return Findings(headline, lead, others)
     good_best, next_best = best[GOOD, image], best[NEXT_TOKEN, image]
@@ -73,13 +73,10 @@ def judge(a: Cell, b: Cell) -> Verdict:
 def show(cell: Cell) -> str:
     """Such as `.123 ± .004`, or `.123†` where one seed leaves the spread unknown."""
     if cell.spread is None:
-        return f"{short(cell.mean)}†"
-    return f"{short(cell.mean)}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{short(cell.spread)}"
-
-
-def short(value: float) -> str:
-    """Three decimals without the leading zero."""
-    return f"{value:.3f}".replace("0.", ".", 1)
+        return f"{short_number(cell.mean)}†"
+    return (
+        f"{short_number(cell.mean)}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{short_number(cell.spread)}"
+    )
 
 
 def _headline(at_embedding: Verdict, at_best: Verdict, *, higher: bool) -> str:
@@ -102,7 +99,7 @@ def _headline(at_embedding: Verdict, at_best: Verdict, *, higher: bool) -> str:
 
 def _judged(good: Cell, other: Cell) -> str:
     difference = good.mean - other.mean
-    by = short(abs(difference))
+    by = short_number(abs(difference))
     place = "ahead" if difference > 0 else "behind"
     match judge(good, other):
         case "above" | "below":
@@ -127,7 +124,7 @@ def _comparisons(
             yield f"{text} {show(other)}: {_judged(good, other)}."
     if other := cells.get((GOOD, IMAGE_UNTRAINED)):
         difference = good.mean - other.mean
-        by = f"{short(abs(difference))} {'higher' if difference > 0 else 'lower'}"
+        by = f"{short_number(abs(difference))} {'higher' if difference > 0 else 'lower'}"
         adds = "" if difference > 0 else ": training the images did not raise it"
         yield (
             f"Against an untrained image encoder, good views score {show(other)}; against {image} "
@@ -148,7 +145,7 @@ def _meaning(record: Record, good: Cell, image: str) -> str:
 
 
 def _above_chance(cell: Cell) -> str:
-    p = f"p {short(cell.p_value)}" + (", the largest over seeds" if cell.seeds > 1 else "")
+    p = f"p {short_number(cell.p_value)}" + (", the largest over seeds" if cell.seeds > 1 else "")
     if cell.p_value < _SIGNIFICANT:
-        return f"Chance is {short(cell.chance)}; the score is above it ({p})."
-    return f"Chance is {short(cell.chance)}; the score cannot be told from it ({p})."
+        return f"Chance is {short_number(cell.chance)}; the score is above it ({p})."
+    return f"Chance is {short_number(cell.chance)}; the score cannot be told from it ({p})."

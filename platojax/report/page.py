@@ -65,7 +65,7 @@ def write_page(workdir: pathlib.Path, scenes: Sequence[Scene]) -> pathlib.Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"short": findings.short, "show": findings.show}
+    environment.filters |= {"short": short_number, "show": findings.show}
     page = environment.get_template("page.html").render(_content(record, scenes))
     path = workdir / "report.html"
     temporary = path.with_name(path.name + ".tmp")

@@ -10,7 +10,8 @@ import numpy as np
 
 from platojax.data.scenes import Scene
 from platojax.evaluation.comparison import summarise
-from platojax.evaluation.features import Features, hash_items, read_features
+from platojax.evaluation.features import Features, read_features
+from platojax.hashing import hash_items
 from platojax.tracking import read_jsonl
 
 HELDOUT = "heldout"

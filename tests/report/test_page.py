@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from platojax.cli import app
 from platojax.data.scenes import Picture, Scene
 from platojax.evaluation.comparison import RunFeatures, compare
-from platojax.evaluation.features import FeatureMeta, hash_items, write_features
+from platojax.evaluation.features import FeatureMeta, write_features
+from platojax.hashing import hash_items
 from platojax.report import findings
 from platojax.report.gallery import evenly_chosen
 from platojax.report.page import write_page
