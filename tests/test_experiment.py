@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from platojax import experiment
@@ -93,6 +95,8 @@ def test_kill_9_in_the_middle_and_again_equals_the_whole(config_file, whole, tmp
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (workdir / run / "finished").exists()
     finish(start(config_file, workdir))
     for run in RUNS:
         one, two = (w / run / "metrics.jsonl" for w in (whole[0], workdir))
@@ -103,6 +107,10 @@ def test_kill_9_in_the_middle_and_again_equals_the_whole(config_file, whole, tmp
             )
             np.testing.assert_array_equal(one.features, two.features)
             assert one.meta == two.meta
+        one, two = (_checkpoint(w / run / "checkpoints" / "6") for w in (whole[0], workdir))
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name], err_msg=name)
     assert (whole[0] / "scores.json").read_bytes() == (workdir / "scores.json").read_bytes()
 
 
@@ -161,6 +169,16 @@ def test_an_unknown_modality_is_refused():
     config.arms.text_good.modality = "sound"
     with pytest.raises(ValueError, match=r"config.arms.text_good.modality .* got 'sound'"):
         experiment.resolve_runs(config)
+
+
+def _checkpoint(step):
+    """All that a checkpoint holds: arrays by their path, and the iterator's position."""
+    state = ocp.StandardCheckpointer().restore(step / "state")
+    state["key"] = jax.random.key_data(state["key"])
+    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state))
+    arrays = {jax.tree_util.keystr(path): value for path, value in leaves}
+    (position,) = (step / "data").glob("process_*")
+    return {**arrays, "data": position.read_text()}
 
 
 def _lines(path):

@@ -8,12 +8,13 @@ import numpy as np
 import optax
 import pytest
 
+from platojax import sharding
 from platojax.arm import make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.scenes import load_emoji
 from platojax.optimizer import learning_rate_schedule, make_optimizer
 from platojax.tracking import read_jsonl
-from platojax.train import Preempted, TrainState, make_train_step, total_steps, train
+from platojax.train import Preempted, init_state, make_train_step, total_steps, train
 from tests import tiny
 
 SCENES = load_emoji("train")[:40]
@@ -37,8 +38,8 @@ class Hooks:
         self.alarms.append(message)
 
 
-def run(config, folder, *, snapshots=(0, 3, 6), stop_at=None):
-    hooks = Hooks(stop_at)
+def run(config, folder, *, snapshots=(0, 3, 6), stop_at=None, hooks=None):
+    hooks = hooks or Hooks(stop_at)
     train(
         config,
         SCENES,
@@ -102,6 +103,29 @@ def test_sigterm_saves_and_the_same_call_goes_on_bit_for_bit(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, whole.snapshots[6], resumed.snapshots[6])
 
 
+def test_sigterm_during_the_last_step_is_not_forgotten(tmp_path):
+    class StopAtEnd(Hooks):
+        def on_snapshot(self, step, params):
+            super().on_snapshot(step, params)
+            if step == 6:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted, match="saved at step 6 of 6"):
+        run(tiny.arm_config(), tmp_path, hooks=StopAtEnd())
+    assert state_of(tmp_path, 6)["step"] == 6
+    assert not run(tiny.arm_config(), tmp_path).reports
+
+
+def test_a_batch_that_does_not_divide_among_devices_is_refused(tmp_path):
+    class Mesh:
+        size = 3
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "make_mesh", lambda **_: Mesh)
+        with pytest.raises(ValueError, match="batch_size 8 must be a multiple of the 3 devices"):
+            run(tiny.arm_config(), tmp_path)
+
+
 def test_a_finished_arm_is_not_trained_again(tmp_path):
     run(tiny.arm_config(), tmp_path)
     before = (tmp_path / "metrics.jsonl").read_bytes()
@@ -123,13 +147,15 @@ def test_lines_after_the_last_checkpoint_are_dropped(tmp_path):
     assert whole == killed
 
 
-@pytest.mark.parametrize(("field", "change"), [("num_workers", 1), ("tokenizer", None)])
+@pytest.mark.parametrize(
+    ("field", "change"), [("num_workers", 1), ("tokenizer", None), ("scenes", None)]
+)
 def test_a_checkpoint_refuses_what_would_change_its_batches(tmp_path, field, change):
     config = tiny.arm_config()
     with pytest.raises(Preempted):
         run(config, tmp_path, stop_at=2)
-    if field == "tokenizer":
-        _replace_meta(tmp_path, tokenizer="of another run")
+    if change is None:
+        _replace_meta(tmp_path, **{field: "of another run"})
     else:
         config.num_workers = change
     with pytest.raises(ValueError, match=rf"was made with {field} .*start in another --workdir"):
@@ -157,9 +183,7 @@ def small_step(config):
     arm = make_arm(config, tiny.tokenizer())
     optimizer = make_optimizer(config.optimizer, 10)
     views = jax.random.randint(jax.random.key(0), (2, 8, 12), 4, 50)
-    params = arm.init(jax.random.key(1), views[:, :1])
-    zero = jnp.zeros((), jnp.int32)
-    state = TrainState(zero, params, optimizer.init(params), jax.random.key(2), zero, zero)
+    state = jax.jit(lambda seed: init_state(arm, optimizer, views[:, :1], seed))(1)
     return (
         make_train_step(arm, optimizer, learning_rate_schedule(config.optimizer, 10)),
         state,
@@ -180,6 +204,18 @@ def test_an_update_that_is_not_finite_is_skipped_whole():
     jax.tree.map(np.testing.assert_array_equal, after.opt_state, bad.opt_state)
     healed, _ = jax.jit(step)(after.replace(params=state.params), views)
     assert (int(healed.skipped), int(healed.skipped_in_a_row)) == (1, 0)
+
+
+def test_an_infinite_learning_rate_changes_no_parameter():
+    config = tiny.arm_config()
+    config.optimizer.learning_rate = float("inf")
+    config.optimizer.warmup_fraction = 0.0
+    step, state, views = small_step(config)
+    run_step = jax.jit(step)
+    after, metrics = run_step(*run_step(state, views)[:1], views)
+    assert np.isfinite(metrics["loss"])
+    assert not np.isfinite(metrics["update_norm"])
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
 
 
 def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
@@ -223,18 +259,23 @@ def test_schedule_warms_up_and_decays_to_a_thousandth():
         learning_rate_schedule(config, 100)
 
 
-def test_weight_decay_spares_biases_and_norms():
-    config = tiny.arm_config().optimizer
-    config.weight_decay = 0.5
-    optimizer = make_optimizer(config, 10)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    state = optimizer.init(params)
+def test_weight_decay_reaches_kernels_and_token_embeddings_and_nothing_else():
+    config = tiny.arm_config()
+    config.optimizer.weight_decay = 0.5
+    optimizer = make_optimizer(config.optimizer, 10)
+    _, state, _ = small_step(config)
+    params = jax.tree.map(jnp.ones_like, state.params)
+    opt_state = optimizer.init(params)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    for _ in range(3):
-        updates, state = optimizer.update(zeros, state, params)
+    for _ in range(2):
+        updates, opt_state = optimizer.update(zeros, opt_state, params)
         params = optax.apply_updates(params, updates)
-    assert np.all(params["kernel"] < 1)
-    np.testing.assert_array_equal(params["bias"], 1)
+    decayed = {
+        path[-1].key: bool(jnp.all(leaf < 1))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    assert {name for name, smaller in decayed.items() if smaller} == {"kernel", "embedding"}
+    assert decayed.keys() == {"kernel", "embedding", "bias", "scale", "positions"}
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(80, 10), (87, 10), (3, 1)])

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from platojax.evaluation.alignment import METRICS, Clip, Metric, permuted_maxima, prepare, table
+from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
 
 # The level of the test, 1/20: kept as a fraction so that the order statistic is exact.
 _ONE_IN = 20
@@ -135,3 +136,41 @@ def calibrate(
         num_permutations=num_permutations,
         seed=seed,
     )
+
+
+def paired_p_value(
+    a: ArrayLike,
+    other: ArrayLike,
+    b: ArrayLike,
+    *,
+    k: int = 10,
+    num_permutations: int = 2000,
+    seed: int = 0,
+) -> float:
+    """Tests whether `a` is better aligned with `b` than `other` is, by mutual k-NN.
+
+    One-sided sign-flip test over items: were `a` and `other` exchangeable, the difference between
+    the shares of neighbours that they have in common with `b` would have either sign at each item
+    with equal probability. Items share neighbours, so they are not quite independent, as the test
+    takes them to be.
+
+    Args:
+        a: [N, D] features.
+        other: [N, D'] features of the same items.
+        b: [N, D''] features of the same items.
+        k: neighbours.
+        num_permutations: random sign flips.
+        seed: of the flips.
+
+    Returns:
+        (1 + #{flipped mean >= mean}) / (num_permutations + 1).
+    """
+    indices = [
+        np.asarray(nearest_neighbors(unit_rows(jnp.asarray(x)), k)[0]) for x in (a, other, b)
+    ]
+    shared = [(x[:, :, None] == indices[2][:, None]).sum((1, 2)) / k for x in indices[:2]]
+    difference = shared[0] - shared[1]
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (num_permutations, len(difference)))
+    # A flip that changes nothing must count as equal, whatever the order of the sum.
+    reached = (signs @ difference) >= difference.sum() - 1e-9
+    return float(1 + reached.sum()) / (num_permutations + 1)

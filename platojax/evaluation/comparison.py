@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from platojax.evaluation.alignment import alignment
-from platojax.evaluation.calibration import calibrate
+from platojax.evaluation.calibration import calibrate, paired_p_value
 from platojax.evaluation.features import Features, check_same_items, read_features
 
 TEXT_UNTRAINED = "text_untrained"
@@ -85,6 +85,9 @@ def compare(
       * `scores`: one entry per text encoder, image encoder, range of items and choice of layers
         (`embedding`: that layer of both; `best`: the maximum over all pairs of layers, its null
         taken with the same maximum), with the protocol's numbers;
+      * `above_untrained`, where the metric is mutual_knn: for each trained text run and image run the
+        difference between its score and the untrained text encoder's, and the p-value of that
+        difference, see `paired_p_value`;
       * `curves`: the score between embeddings of each text run at each snapshot, against each
         trained image run.
 
@@ -147,6 +150,21 @@ def compare(
         for image in images
         for name, span in items.items()
     ]
+    control = controls.get(("text", "lejepa"))
+    above_untrained = [
+        {
+            "text": text.arm,
+            "text_seed": text.seed,
+            "image": image.arm,
+            "image_seed": image.seed,
+            "items": name,
+            **_difference(text, control, image, span, protocol),
+        }
+        for text in texts
+        for image in images
+        for name, span in items.items()
+        if control and protocol["metric"] == "mutual_knn"
+    ]
     count = len(final[0].features.features)
     return {
         "protocol": dict(protocol),
@@ -159,6 +177,7 @@ def compare(
             },
         },
         "scores": scores,
+        "above_untrained": above_untrained,
         "curves": curves,
     }
 
@@ -201,6 +220,16 @@ def short_number(value: float) -> str:
 
 def _at(run: RunFeatures, step: int) -> _Encoder:
     return _Encoder(run.arm, run.label, run.seed, run.read(step))
+
+
+def _difference(
+    text: _Encoder, control: _Encoder, image: _Encoder, span: slice, protocol: Mapping[str, Any]
+) -> dict[str, float]:
+    a, other, b = (e.embedding()[span] for e in (text, control, image))
+    settings = {"k": protocol["k"], "clip": protocol["clip"]}
+    scores = [float(alignment(x, b, **settings)[0, 0]) for x in (a, other)]
+    p_value = paired_p_value(a, other, b, k=protocol["k"], seed=protocol["seed"])
+    return {"difference": scores[0] - scores[1], "p_value": p_value}
 
 
 def _score(

@@ -121,7 +121,8 @@ def _comparisons(
         words[TEXT_UNTRAINED] = "The same text encoder untrained scores"
     for arm, text in words.items():
         if other := cells.get((arm, image)):
-            yield f"{text} {show(other)}: {_judged(good, other)}."
+            sure = _surely_trained(record, image) if arm == TEXT_UNTRAINED else ""
+            yield f"{text} {show(other)}: {_judged(good, other)}{sure}."
     if other := cells.get((GOOD, IMAGE_UNTRAINED)):
         difference = good.mean - other.mean
         by = f"{short_number(abs(difference))} {'higher' if difference > 0 else 'lower'}"
@@ -130,6 +131,20 @@ def _comparisons(
             f"Against an untrained image encoder, good views score {show(other)}; against {image} "
             f"the score is {by}{adds}."
         )
+
+
+def _surely_trained(record: Record, image: str) -> str:
+    """The p-value of good views' lead over the untrained encoder, where it was computed."""
+    p_values = [
+        entry["p_value"]
+        for entry in record.scores.get("above_untrained", [])
+        if (entry["text"], entry["image"], entry["items"]) == (GOOD, image, HELDOUT)
+    ]
+    if not p_values:
+        return ""
+    largest = f"p {short_number(max(p_values))}" if max(p_values) >= 0.001 else "p < .001"
+    over = ", the largest over seeds" if len(p_values) > 1 else ""
+    return f" ({largest} by random signs over scenes{over})"
 
 
 def _meaning(record: Record, good: Cell, image: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from platojax.data.scenes import Scene
+from platojax.evaluation.comparison import short_number
 from platojax.report import figures, findings
 from platojax.report.gallery import Gallery, embeddings, make_gallery
 from platojax.report.record import GOOD, HELDOUT, IMAGE_GOOD, Cell, Record, read_record

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from platojax.data.observations import TextCodec, image_observations, resize, text_observations
 from platojax.data.scenes import Picture, Scene, Text, load_emoji
-from platojax.data.views import augment, make_views
+from platojax.data.views import augment, make_views, without_shared_words
 from tests import tiny
 
 ENCODER = ConfigDict(dict(max_length=16, image_size=32))
@@ -26,7 +26,7 @@ def words(tokenizer, row):
 @pytest.mark.parametrize(
     ("name", "fields", "shape", "dtype"),
     [
-        ("two_sources", dict(sources=tiny.SOURCES), (2, 16), np.int32),
+        ("two_sources", dict(sources=tiny.SOURCES, distinct=True), (2, 16), np.int32),
         ("two_masks", dict(sources=tiny.SOURCES), (2, 16), np.int32),
         ("two_artists", {}, (2, 32, 32, 3), np.uint8),
         ("two_crops", {}, (2, 32, 32, 3), np.uint8),
@@ -44,7 +44,7 @@ def test_every_policy_depends_on_nothing_but_its_generator(tokenizer, name, fiel
 
 
 def test_two_sources_are_never_the_same_one(tokenizer):
-    views = make(tokenizer, "two_sources", sources=("cldr_en", "cldr_de"))
+    views = make(tokenizer, "two_sources", sources=("cldr_en", "cldr_de"), distinct=True)
     scene = scene_with(texts=[("cldr_en", "cat", ()), ("cldr_de", "Katze", ())])
     for seed in range(20):
         pair = {words(tokenizer, row) for row in views(scene, np.random.default_rng(seed))}
@@ -52,10 +52,41 @@ def test_two_sources_are_never_the_same_one(tokenizer):
 
 
 def test_keywords_come_in_random_order_and_the_name_first(tokenizer):
-    views = make(tokenizer, "two_sources", sources=("a", "b"))
+    views = make(tokenizer, "two_sources", sources=("a", "b"), distinct=False)
     scene = scene_with(texts=[("a", "cat", ("pet", "fur")), ("b", "cat", ("pet", "fur"))])
     seen = {words(tokenizer, views(scene, np.random.default_rng(seed))[0]) for seed in range(30)}
     assert seen == {"cat, pet, fur", "cat, fur, pet"}
+
+
+def test_distinct_sources_share_no_word_and_others_may(tokenizer):
+    scene = scene_with(
+        texts=[
+            ("en", "Christmas tree", ("star", "pine")),
+            ("de", "Christmas-Baum", ("Stern", "pine wood", "Tanne")),
+        ]
+    )
+    for seed in range(20):
+        one, two = (
+            words(tokenizer, row)
+            for row in make(tokenizer, "two_sources", sources=("en", "de"), distinct=True)(
+                scene, np.random.default_rng(seed)
+            )
+        )
+        second = {"star"} if "Baum" in one else {"Stern", "Tanne"}
+        assert set(two.split(", ")) == second
+    whole = make(tokenizer, "two_sources", sources=("en", "de"), distinct=False)
+    one, two = (words(tokenizer, row) for row in whole(scene, np.random.default_rng(0)))
+    assert "Christmas" in one
+    assert "Christmas" in two
+
+
+def test_every_training_scene_has_distinct_descriptions_in_the_languages_of_the_experiment():
+    languages = ("cldr_en", "cldr_de", "cldr_fr", "cldr_es", "cldr_it", "cldr_pt")
+    for scene in load_emoji("train"):
+        phrases = [[t.name, *t.keywords] for t in scene.texts if t.source in languages]
+        for first in phrases:
+            others = (phrase for phrase in phrases if phrase is not first)
+            assert any(without_shared_words(second, first) for second in others), scene.name
 
 
 def test_masks_are_independent_and_of_one_description(tokenizer):
@@ -108,7 +139,11 @@ def test_resize_of_the_whole_keeps_flat_colour():
 
 @pytest.mark.parametrize("name", ["two_sources", "two_artists"])
 def test_too_few_observations_name_the_scene_and_what_it_has(tokenizer, name):
-    fields = dict(sources=("cldr_en", "nowhere")) if name == "two_sources" else dict(artists=("x",))
+    fields = (
+        dict(sources=("cldr_en", "nowhere"), distinct=True)
+        if name == "two_sources"
+        else dict(artists=("x",))
+    )
     scene = scene_with(
         texts=[("cldr_en", "cat", ())], pictures=[("noto", np.zeros((8, 8, 3), np.uint8))]
     )
@@ -123,10 +158,10 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(tokenizer):
 
 def test_long_and_empty_texts_fit(tokenizer):
     codec = TextCodec(tokenizer, 8)
-    long = codec.pad(codec.ids("a very long name", ["and many", "more words"] * 50))
+    long = codec.pad(codec.ids(["a very long name"] + ["and many", "more words"] * 50))
     assert long[0] == tokenizer.bos_id
     assert long[-1] == tokenizer.eos_id
-    empty = codec.pad(codec.ids("", []))
+    empty = codec.pad(codec.ids([]))
     np.testing.assert_array_equal(empty[:2], [tokenizer.bos_id, tokenizer.eos_id])
     assert np.all(empty[2:] == tokenizer.pad_id)
 

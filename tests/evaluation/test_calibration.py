@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from platojax.evaluation.alignment import METRICS, alignment
-from platojax.evaluation.calibration import calibrate
+from platojax.evaluation.calibration import calibrate, paired_p_value
 
 
 def related(n=40, noise=1.0, seed=0):
@@ -157,3 +157,19 @@ def test_bad_settings_are_refused(settings, words):
     a, b = related()
     with pytest.raises(ValueError, match=words):
         calibrate(a, b, **settings)
+
+
+def test_paired_p_value_tells_the_better_aligned_from_the_worse_and_from_its_equal():
+    rng = np.random.default_rng(0)
+    b = rng.normal(size=(150, 8))
+    better, worse = b + 0.5 * rng.normal(size=b.shape), b + 3 * rng.normal(size=b.shape)
+    assert paired_p_value(better, worse, b, k=5) == 1 / 2001
+    assert paired_p_value(worse, better, b, k=5) > 0.99
+    assert paired_p_value(better, better, b, k=5) == 1
+    p_values = [
+        paired_p_value(
+            rng.normal(size=b.shape), rng.normal(size=b.shape), b, k=5, num_permutations=99
+        )
+        for _ in range(40)
+    ]
+    assert 0.3 < np.mean(p_values) < 0.7

@@ -1,5 +1,6 @@
 """Three optimiser steps on 8 devices, data 8 and data 2 x fsdp 4, equal those on one device."""
 
+import functools
 import sys
 
 import jax
@@ -11,7 +12,7 @@ from platojax.arm import make_arm
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
 from platojax.optimizer import learning_rate_schedule, make_optimizer
-from platojax.train import TrainState, make_train_step
+from platojax.train import init_state, make_train_step
 from tests import tiny
 
 
@@ -24,12 +25,7 @@ def main(name: str) -> None:
     rng = np.random.default_rng(0)
     views = np.stack([policy(scene, rng) for scene in load_emoji("train")[:16]], axis=1)
 
-    def init(seed):
-        key = jax.random.key(seed)
-        params = arm.init(key, views[:, :1])
-        zero = jnp.zeros((), jnp.int32)
-        return TrainState(zero, params, optimizer.init(params), key, zero, zero)
-
+    init = functools.partial(init_state, arm, optimizer, jnp.asarray(views[:, :1]))
     step = make_train_step(arm, optimizer, learning_rate_schedule(config.optimizer, 10))
 
     def three_steps(mesh):
