@@ -85,7 +85,7 @@ def test_every_large_parameter_of_our_encoders_has_a_rule():
         views = jax.ShapeDtypeStruct(shape, "int32" if arm == "text_good" else "uint8")
         params = jax.eval_shape(made.init, jax.random.key(0), views)
         placed = sharding.tree_shardings(params, mesh)
-        for (path, leaf), place in zip(
+        for (path, _), place in zip(
             jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(placed), strict=True
         ):
             name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -85,8 +85,8 @@ def compare(
       * `scores`: one entry per text encoder, image encoder, range of items and choice of layers
         (`embedding`: that layer of both; `best`: the maximum over all pairs of layers, its null
         taken with the same maximum), with the protocol's numbers;
-      * `above_untrained`, where the metric is mutual_knn: for each trained text run and image run the
-        difference between its score and the untrained text encoder's, and the p-value of that
+      * `above_untrained`, for mutual_knn without clipping: for each trained text run and image run
+        the difference between its score and the untrained text encoder's, and the p-value of that
         difference, see `paired_p_value`;
       * `curves`: the score between embeddings of each text run at each snapshot, against each
         trained image run.
@@ -163,7 +163,7 @@ def compare(
         for text in texts
         for image in images
         for name, span in items.items()
-        if control and protocol["metric"] == "mutual_knn"
+        if control and (protocol["metric"], protocol["clip"]) == ("mutual_knn", "none")
     ]
     count = len(final[0].features.features)
     return {
@@ -226,8 +226,7 @@ def _difference(
     text: _Encoder, control: _Encoder, image: _Encoder, span: slice, protocol: Mapping[str, Any]
 ) -> dict[str, float]:
     a, other, b = (e.embedding()[span] for e in (text, control, image))
-    settings = {"k": protocol["k"], "clip": protocol["clip"]}
-    scores = [float(alignment(x, b, **settings)[0, 0]) for x in (a, other)]
+    scores = [float(alignment(x, b, k=protocol["k"])[0, 0]) for x in (a, other)]
     p_value = paired_p_value(a, other, b, k=protocol["k"], seed=protocol["seed"])
     return {"difference": scores[0] - scores[1], "p_value": p_value}
 

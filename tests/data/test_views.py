@@ -139,11 +139,9 @@ def test_resize_of_the_whole_keeps_flat_colour():
 
 @pytest.mark.parametrize("name", ["two_sources", "two_artists"])
 def test_too_few_observations_name_the_scene_and_what_it_has(tokenizer, name):
-    fields = (
-        dict(sources=("cldr_en", "nowhere"), distinct=True)
-        if name == "two_sources"
-        else dict(artists=("x",))
-    )
+    fields = dict(artists=("x",))
+    if name == "two_sources":
+        fields = dict(sources=("cldr_en", "nowhere"), distinct=True)
     scene = scene_with(
         texts=[("cldr_en", "cat", ())], pictures=[("noto", np.zeros((8, 8, 3), np.uint8))]
     )
