@@ -18,6 +18,8 @@ from platojax.evaluation.features import read_features
 from platojax.tracking import read_jsonl
 from tests import tiny
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIG = "from tests.tiny import experiment_config as get_config\n"
 

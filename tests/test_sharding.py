@@ -30,15 +30,18 @@ def run_case(name: str, *args: str, devices: int = 8) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_loss_and_gradient_on_8_devices_equal_one_devices():
     assert "largest collective" in run_case("objective")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["text_good", "image_good", "text_next_token"])
 def test_training_steps_on_8_devices_equal_one_devices(arm):
     assert "equal" in run_case("steps", arm)
 
 
+@pytest.mark.slow
 def test_a_run_on_8_devices_goes_on_on_one(tmp_path):
     run_case("resume", str(tmp_path), "2")
     assert "went on at step 2" in run_case("resume", str(tmp_path), "6", devices=1)

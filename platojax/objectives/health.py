@@ -16,7 +16,8 @@ def embedding_health(x: jax.Array) -> dict[str, jax.Array]:
       * `spread`: the standard deviation over the batch, averaged over dimensions; 0 where all
         embeddings are one point.
       * `effective_rank`: the participation ratio (sum l)^2 / sum l^2 of the covariance's
-        eigenvalues l, between 1 and min(D, N - 1); it needs no eigendecomposition.
+        eigenvalues l, between 1 and min(D, N - 1), and 0 where all embeddings are one point; it
+        needs no eigendecomposition.
       * `covariance_off_diagonal`: root mean square of the correlations between dimensions.
     """
     chex.assert_rank(x, 2)

@@ -88,7 +88,7 @@ class Record:
         return self.scores["arms"][arm]["label"]
 
     def modality(self, arm: str) -> str:
-        """Of a trained arm: a control of both modalities has one name."""
+        """Of a trained arm."""
         return self.config["arms"][arm]["modality"]
 
     def setting(self, arm: str, name: str) -> Any:

@@ -26,7 +26,7 @@ def run(out: pathlib.Path, seed: int) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """Returns the rows of `standard.measure` as a table, worst over modalities and seeds.
+    """Returns the rows of `measures.measure` as a table, worst over modalities and seeds.
 
     Residuals and bounds are per dimension: 0 is equal up to a rotation, 2 nothing in common.
     """
