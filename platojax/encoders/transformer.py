@@ -100,9 +100,9 @@ def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 def sincos_positions(height: int, width: int, dim: int) -> np.ndarray:
     """Fixed 2-D sine-cosine position embedding: `[height * width, dim]` float32.
 
-    As in MAE (arXiv 2111.06377), half of the dimensions for rows and half for columns, but positions
-    run over [0, 16] along each side whatever the grid, so that crops of several sizes see the same
-    range, and wavelengths go up to 2 pi 1000.
+    As in MAE (arXiv 2111.06377), half of the dimensions for rows and half for columns; but here
+    positions run over [0, 16] along each side whatever the grid, so that crops of several sizes see
+    the same range, and wavelengths go up to 2 pi 1000.
 
     Raises:
       ValueError: if `dim` is not a multiple of 4.

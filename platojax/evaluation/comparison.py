@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -239,7 +240,13 @@ def _score(
         names = ("embedding", "embedding")
         result = calibrate(a, b, **protocol)
     else:
-        result = calibrate(text.features.features[span], image.features.features[span], **protocol)
+        with warnings.catch_warnings():
+            # Some layers tie by nature (the last token of every text is the same one): the maximum
+            # over layers does not take them, and its null ties in the same way.
+            warnings.filterwarnings("ignore", message="layer .* have the same direction")
+            result = calibrate(
+                text.features.features[span], image.features.features[span], **protocol
+            )
         names = (
             text.features.layer_name(result.layers[0]),
             image.features.layer_name(result.layers[1]),
