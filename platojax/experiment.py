@@ -75,9 +75,6 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     with _only_process_in(workdir):
         _claim(config, workdir)
-        # Runs that differ only in seed or views are one program, compiled once.
-        if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-            jax.config.update("jax_compilation_cache_dir", str(workdir / "compilation_cache"))
         tokenizer = Tokenizer(EMOJI_TOKENIZER)
         train_scenes, heldout_scenes = load_emoji("train"), load_emoji("heldout")
         scenes = [*heldout_scenes, *train_scenes]

@@ -14,11 +14,10 @@ from platojax.evaluation import features as features_module
 from platojax.evaluation.features import (
     FeatureMeta,
     check_same_items,
-    hash_items,
-    hash_tree,
     read_features,
     write_features,
 )
+from platojax.hashing import hash_items, hash_tree
 
 META = FeatureMeta(
     encoder="dinov2_vits14",
@@ -378,7 +377,7 @@ def test_tree_hashes_know_paths_dtypes_shapes_and_bytes():
 
 def test_hashes_are_the_same_in_another_process():
     program = (
-        "import numpy as np; from platojax.evaluation.features import *;"
+        "import numpy as np; from platojax.hashing import *;"
         "print(hash_tree({'b': np.arange(3), 'a': [np.ones(2)]}))"
     )
     printed = subprocess.run(
