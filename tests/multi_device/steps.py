@@ -6,12 +6,12 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from platojax import sharding
 from platojax.arm import make_arm
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
-from platojax.optimizer import learning_rate_schedule, make_optimizer
 from platojax.train import init_state, make_train_step
 from tests import tiny
 
@@ -20,13 +20,15 @@ def main(name: str) -> None:
     config = tiny.arm_config(name)
     tokenizer = tiny.tokenizer()
     arm = make_arm(config, tokenizer)
-    optimizer = make_optimizer(config.optimizer, 10)
+    # Not Adam: some gradients are zero but for rounding (softmax does not see the keys' bias, nor
+    # batch norm the bias before it), and Adam scales rounding up to whole steps.
+    optimizer = optax.sgd(0.1, momentum=0.9)
     policy = make_views(config.views, config.encoder, tokenizer)
     rng = np.random.default_rng(0)
     views = np.stack([policy(scene, rng) for scene in load_emoji("train")[:16]], axis=1)
 
     init = functools.partial(init_state, arm, optimizer, jnp.asarray(views[:, :1]))
-    step = make_train_step(arm, optimizer, learning_rate_schedule(config.optimizer, 10))
+    step = make_train_step(arm, optimizer, optax.constant_schedule(0.1))
 
     def three_steps(mesh):
         placement = sharding.tree_shardings(jax.eval_shape(init, 0), mesh)
@@ -52,9 +54,7 @@ def main(name: str) -> None:
             kernel = got.params["encoder"]["transformer"]["block_0"]["mlp_in"]["kernel"]
             assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
         for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want.params), strict=True):
-            # Adam divides by the gradient's size, so a gradient of rounding errors moves a
-            # parameter by up to a step: one part in 1e5 of what is learnt, or 1e-5 of the rate.
-            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=2e-6)
     print(f"three steps of {name} equal")
 
 
