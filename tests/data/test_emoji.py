@@ -169,7 +169,7 @@ EMOJIS = {"🐢": "turtle", "🐸": "frog", "🍎": "red apple", "🚗": "automo
 
 @pytest.fixture(scope="module")
 def tool():
-    pytest.importorskip("cairosvg", exc_type=OSError)  # without libcairo2 its import fails too
+    pytest.importorskip("cairosvg", exc_type=(ImportError, OSError))  # OSError: without libcairo2
     spec = importlib.util.spec_from_file_location("build_emoji", TOOL)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
