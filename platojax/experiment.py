@@ -27,6 +27,10 @@ from platojax.report.page import write_page
 from platojax.train import total_steps, train
 
 _PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of config.evaluation
+_POSITIVE = (
+    *("seeds", "batch_size", "num_samples", "log_every", "checkpoint_every", "checkpoint_keep"),
+    "nonfinite_limit",
+)
 _FINISHED = "finished"  # this empty file in a run's folder says that nothing is left to do there
 
 
@@ -100,17 +104,38 @@ def resolve_runs(config: ConfigDict) -> list[Run]:
     What an arm does not say itself is as `config.text` or `config.image` has it, by its modality.
 
     Raises:
-      ValueError: if an arm's modality is unknown.
+      ValueError: if an arm's modality is unknown, or a number is impossible.
     """
+    _check_evaluation(config.evaluation)
     runs = []
     for name, arm in config.arms.items():
         if arm.modality not in ("text", "image"):
             raise ValueError(
                 f"config.arms.{name}.modality must be 'text' or 'image'; got {arm.modality!r}."
             )
+        resolved = ConfigDict({**config[arm.modality], **arm})
+        _check_positive(resolved, f"arm {name}, ", _POSITIVE)
+        _check_positive(resolved.encoder, f"arm {name}, encoder.", tuple(resolved.encoder))
         for seed in range(config.seed, config.seed + arm.seeds):
-            runs.append(Run(name, ConfigDict({**config[arm.modality], **arm, "seed": seed})))
+            runs.append(Run(name, ConfigDict({**resolved, "seed": seed})))
+    if not runs:
+        raise ValueError("config.arms is empty: there is nothing to train.")
     return runs
+
+
+def _check_positive(config: ConfigDict, where: str, fields: Sequence[str]) -> None:
+    for field in fields:
+        if config[field] < 1:
+            raise ValueError(f"{where}{field} must be at least 1; got {config[field]}.")
+
+
+def _check_evaluation(evaluation: ConfigDict) -> None:
+    _check_positive(evaluation, "evaluation.", ("k", "num_permutations", "drawings"))
+    for share in evaluation.snapshots:
+        if not 0 <= share <= 1:
+            raise ValueError(
+                f"evaluation.snapshots are shares of a run and lie in [0, 1]; got {share}."
+            )
 
 
 def _train(
