@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from platojax import terminal
+from platojax import terminal, validation
 from platojax.arm import Params, make_arm
 from platojax.data.observations import TextCodec, image_observations, text_observations
 from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
@@ -27,10 +27,6 @@ from platojax.report.page import write_page
 from platojax.train import total_steps, train
 
 _PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of config.evaluation
-_POSITIVE = (
-    *("seeds", "batch_size", "num_samples", "log_every", "checkpoint_every", "checkpoint_keep"),
-    "nonfinite_limit",
-)
 _FINISHED = "finished"  # this empty file in a run's folder says that nothing is left to do there
 
 
@@ -75,13 +71,17 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
         )
     console = Console()
     runs = resolve_runs(config)
+    tokenizer = Tokenizer(EMOJI_TOKENIZER)
+    train_scenes, heldout_scenes = load_emoji("train"), load_emoji("heldout")
+    scenes = [*heldout_scenes, *train_scenes]
+    # All of it before the workdir is claimed: a slip must not cost the training of earlier arms.
+    validation.check_evaluation(config.evaluation, scenes, len(heldout_scenes))
+    for one in {one.arm: one for one in runs}.values():
+        validation.check_run(one.arm, one.config, train_scenes, tokenizer)
     workdir = workdir.resolve()
     workdir.mkdir(parents=True, exist_ok=True)
     with _only_process_in(workdir):
         _claim(config, workdir)
-        tokenizer = Tokenizer(EMOJI_TOKENIZER)
-        train_scenes, heldout_scenes = load_emoji("train"), load_emoji("heldout")
-        scenes = [*heldout_scenes, *train_scenes]
         for one in runs:
             if not (workdir / one.name / _FINISHED).exists():
                 with terminal.progress_line(console, one.name) as show:
@@ -104,38 +104,20 @@ def resolve_runs(config: ConfigDict) -> list[Run]:
     What an arm does not say itself is as `config.text` or `config.image` has it, by its modality.
 
     Raises:
-      ValueError: if an arm's modality is unknown, or a number is impossible.
+      ValueError: if an arm's modality is unknown, or it has no seed.
     """
-    _check_evaluation(config.evaluation)
     runs = []
     for name, arm in config.arms.items():
         if arm.modality not in ("text", "image"):
             raise ValueError(
                 f"config.arms.{name}.modality must be 'text' or 'image'; got {arm.modality!r}."
             )
-        resolved = ConfigDict({**config[arm.modality], **arm})
-        _check_positive(resolved, f"arm {name}, ", _POSITIVE)
-        _check_positive(resolved.encoder, f"arm {name}, encoder.", tuple(resolved.encoder))
+        validation.check_positive(arm, f"config.arms.{name}.", ("seeds",))
         for seed in range(config.seed, config.seed + arm.seeds):
-            runs.append(Run(name, ConfigDict({**resolved, "seed": seed})))
+            runs.append(Run(name, ConfigDict({**config[arm.modality], **arm, "seed": seed})))
     if not runs:
         raise ValueError("config.arms is empty: there is nothing to train.")
     return runs
-
-
-def _check_positive(config: ConfigDict, where: str, fields: Sequence[str]) -> None:
-    for field in fields:
-        if config[field] < 1:
-            raise ValueError(f"{where}{field} must be at least 1; got {config[field]}.")
-
-
-def _check_evaluation(evaluation: ConfigDict) -> None:
-    _check_positive(evaluation, "evaluation.", ("k", "num_permutations", "drawings"))
-    for share in evaluation.snapshots:
-        if not 0 <= share <= 1:
-            raise ValueError(
-                f"evaluation.snapshots are shares of a run and lie in [0, 1]; got {share}."
-            )
 
 
 def _train(
@@ -256,7 +238,12 @@ def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
     if not path.exists():
         _write_json(path, current)
         return
-    saved = json.loads(path.read_text())
+    try:
+        saved = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise WorkdirError(
+            f"{path} is not JSON ({error}); name another --workdir, or delete this one."
+        ) from error
     if fields := list(_differences(saved, current)):
         raise WorkdirError(
             f"--workdir {workdir} holds a run of another config; name another workdir, or set back:"

@@ -27,8 +27,9 @@ def main(_: list[str]) -> None:
     except Preempted as stop:
         print(f"Stopped: {stop}; the same command goes on from there.", file=sys.stderr)
         sys.exit(_TERMINATED)
-    except (experiment.WorkdirError, FloatingPointError) as error:
-        print(f"Error: {error}", file=sys.stderr)
+    except (ValueError, OSError, FloatingPointError) as error:
+        logging.debug("Where the error arose:", exc_info=True)
+        print(f"Error: {error} (--verbosity=1 shows where.)", file=sys.stderr)
         sys.exit(2)
 
 

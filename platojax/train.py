@@ -112,11 +112,6 @@ def train(
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
-        if config.batch_size % mesh.size:
-            raise ValueError(
-                f"batch_size {config.batch_size} must be a multiple of the {mesh.size} devices, "
-                "over which it is spread."
-            )
         stack.enter_context(jax.set_mesh(mesh))
         arm = make_arm(config, tokenizer)
         optimizer = make_optimizer(config.optimizer, last_step)
@@ -149,7 +144,13 @@ def train(
             wanted = jax.tree.map(
                 lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, placement
             )
-            state = checkpoints.restore(start, wanted, data)
+            try:
+                state = checkpoints.restore(start, wanted, data)
+            except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
+                raise ValueError(
+                    f"checkpoint {start} in {folder}/checkpoints cannot be read ({error}); delete "
+                    f"{folder} to train this run again."
+                ) from error
         else:
             state = jax.jit(init, out_shardings=placement)(config.seed)
             if 0 in snapshots:
@@ -163,7 +164,10 @@ def train(
         stack.callback(timing_file.close)
         clock = _Clock(start)
 
+        skipped_before = 0.0
+
         def record(step: int, metrics: Metrics) -> None:
+            nonlocal skipped_before
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             if values["skipped_in_a_row"] >= config.nonfinite_limit:
                 first = step - int(values["skipped_in_a_row"]) + 1
@@ -181,6 +185,11 @@ def train(
             timing_file.write(step, {"samples_per_second": rate})
             if message := alarm.check(step, values):
                 on_alarm(message)
+            if values["skipped"] > skipped_before:
+                on_alarm(
+                    f"{values['skipped']:.0f} of {step} updates were not finite, and were skipped."
+                )
+            skipped_before = values["skipped"]
             on_progress(StepReport(step, last_step, samples, values["loss"], rate))
 
         # ---- The loop ---------------------------------------------------------------------------

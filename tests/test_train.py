@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from platojax import sharding
 from platojax.arm import make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.scenes import load_emoji
@@ -114,16 +113,6 @@ def test_sigterm_during_the_last_step_is_not_forgotten(tmp_path):
         run(tiny.arm_config(), tmp_path, hooks=StopAtEnd())
     assert state_of(tmp_path, 6)["step"] == 6
     assert not run(tiny.arm_config(), tmp_path).reports
-
-
-def test_a_batch_that_does_not_divide_among_devices_is_refused(tmp_path):
-    class Mesh:
-        size = 3
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharding, "make_mesh", lambda **_: Mesh)
-        with pytest.raises(ValueError, match="batch_size 8 must be a multiple of the 3 devices"):
-            run(tiny.arm_config(), tmp_path)
 
 
 def test_a_finished_arm_is_not_trained_again(tmp_path):

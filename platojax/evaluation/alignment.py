@@ -213,6 +213,13 @@ def _check_rows(where: str, rows: np.ndarray) -> None:
             f"{where}: item {zeros[0]} is all zeros ({len(zeros)} such items), so it has no "
             "direction; leave these items out on both sides, or drop the layer"
         )
+    smallest = np.finfo(np.float32).tiny
+    tiny = np.flatnonzero(np.abs(rows).max(axis=1) < smallest)
+    if len(tiny):
+        raise ValueError(
+            f"{where}: the values of item {tiny[0]} are all below {smallest:.1e} ({len(tiny)} such "
+            "items), which float32 arithmetic takes for zero; rescale the features"
+        )
     if len(rows) > 1 and (rows == rows[0]).all():
         raise ValueError(
             f"{where} is the same for all {len(rows)} items (a class token before the first "

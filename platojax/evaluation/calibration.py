@@ -17,6 +17,7 @@ from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
 
 # The level of the test, 1/20: kept as a fraction so that the order statistic is exact.
 _ONE_IN = 20
+_MOST_PERMUTATIONS = 100_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,6 +104,10 @@ def calibrate(
             f"num_permutations={num_permutations} cannot resolve the level {1 / _ONE_IN}; use at "
             f"least {_ONE_IN - 1}, better 200"
         )
+    if num_permutations > _MOST_PERMUTATIONS:
+        raise ValueError(
+            f"num_permutations={num_permutations} would not end; use at most {_MOST_PERMUTATIONS}"
+        )
     if seed < 0:
         raise ValueError(f"seed={seed} must not be negative")
     pair = prepare(a, b, metric=metric, k=k, clip=clip)
@@ -114,6 +119,11 @@ def calibrate(
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(n) for _ in range(num_permutations)]
     null = np.asarray(permuted_maxima(pair, jnp.asarray(np.stack(orders), jnp.int32), metric))
+    if not (np.isfinite(scores).all() and np.isfinite(null).all()):
+        raise ValueError(
+            f"{metric} of these features is not finite: their values are too small or too large "
+            "for float32; rescale them"
+        )
     # ceil((1 - alpha)(K + 1)), in integers because .95 * 20 may round to above 19.
     rank = num_permutations + 1 - (num_permutations + 1) // _ONE_IN
     threshold = float(np.sort(null)[rank - 1])

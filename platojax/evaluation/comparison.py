@@ -42,6 +42,11 @@ class RunFeatures:
     def steps(self) -> list[int]:
         """The steps at which features were kept, ascending."""
         names = [path.name for path in self.features.glob("step_*")]
+        if not names:
+            raise ValueError(
+                f"{self.features} holds no features; delete {self.features.parent} to train this "
+                "run again."
+            )
         return sorted(int(name.removeprefix("step_")) for name in names)
 
     def read(self, step: int) -> Features:

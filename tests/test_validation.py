@@ -1,0 +1,40 @@
+import pytest
+
+from platojax import experiment
+from tests import tiny
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("text.batch_size", 0, "text_good: batch_size must be at least 1; got 0"),
+        ("image.num_samples", -5, "image_good: num_samples must be at least 1; got -5"),
+        ("text.num_samples", 7, "num_samples 7 is less than one batch of batch_size 8"),
+        ("text.log_every", 0, "log_every must be at least 1; got 0"),
+        ("text.encoder.depth", 0, "encoder.depth must be at least 1; got 0"),
+        ("text.encoder.num_heads", 3, "width 16 is not a multiple of num_heads 3"),
+        ("text.encoder.max_length", 2, "encoder.max_length must be at least 3"),
+        ("image.encoder.image_size", 15, "15 x 15 pixels are not a whole number of patches of 8"),
+        ("text.mesh.fsdp", 3, "mesh.fsdp 3 must divide the"),
+        ("text.optimizer.learning_rate", float("nan"), "learning_rate must be positive and finite"),
+        ("text.optimizer.warmup_fraction", 2.0, "warmup_fraction must lie in"),
+        ("arms.text_good.objective.lam", 2.0, "lam must lie in .* got 2.0"),
+        ("arms.text_good.seeds", 0, "config.arms.text_good.seeds must be at least 1; got 0"),
+        ("arms.text_good.views.name", "two_foo", "views.name must be one of .* got 'two_foo'"),
+        ("arms.text_good.views.sources", ("cldr_en", "x"), "views.sources .'x'. are in no scene"),
+        ("evaluation.artists", ("nobody",), "evaluation.artists .'nobody'. are in no scene"),
+        ("evaluation.k", 0, "k=0 must be an integer of at least 1"),
+        ("evaluation.k", 304, "evaluation.k 304 must be less than the 304 held-out scenes"),
+        ("evaluation.metric", "foo", "metric='foo' is unknown"),
+        ("evaluation.num_permutations", 3, "num_permutations 3 cannot resolve"),
+        ("evaluation.snapshots", (0.5, 1.5), r"lie in \[0, 1\]; got 1.5"),
+    ],
+)
+def test_what_is_impossible_is_refused_before_the_workdir_is_touched(
+    field, value, message, tmp_path
+):
+    config = tiny.experiment_config()
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=message):
+        experiment.run(config, tmp_path / "workdir")
+    assert not (tmp_path / "workdir").exists()
