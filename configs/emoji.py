@@ -39,7 +39,7 @@ def get_config(form: str = "") -> ConfigDict:
     config.text = ConfigDict(
         dict(
             modality="text",
-            num_samples=64 * (100 if short else 300),  # scenes, two sequences each
+            num_samples=64 * (40 if short else 300),  # scenes, two sequences each
             encoder=dict(width=96, depth=2, num_heads=4, mlp_dim=384, max_length=16),
             # Better than 1e-3 for good and for bad views, judged on training scenes; next-token
             # prediction gains nothing from 1e-2.
@@ -50,7 +50,7 @@ def get_config(form: str = "") -> ConfigDict:
     config.image = ConfigDict(
         dict(
             modality="image",
-            num_samples=64 * (60 if short else 400),
+            num_samples=64 * (30 if short else 400),
             encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, patch_size=8, image_size=32),
             optimizer=dict(learning_rate=2e-3, **optimizer),
             **shared,
@@ -117,7 +117,7 @@ def get_config(form: str = "") -> ConfigDict:
         clip="none",
         num_permutations=200,
         seed=0,
-        snapshots=(0.0, 0.125, 0.25, 0.5, 0.75, 1.0),  # shares of a run
+        snapshots=(0.5,) if short else (0.125, 0.25, 0.5, 0.75),  # shares, beside 0 and 1
         # A scene's features are means over what these say of it, and over `drawings` drawings by
         # the first of these artists who drew it.
         sources=("cldr_en",),
