@@ -22,6 +22,7 @@ from platojax.data.tokenizer import Tokenizer
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
 from platojax.evaluation.features import FeatureMeta, write_features
+from platojax.files import write_whole
 from platojax.hashing import hash_items, hash_tree
 from platojax.report.page import write_page
 from platojax.train import total_steps, train
@@ -261,7 +262,4 @@ def _differences(saved: Any, current: Any, path: str = "") -> Iterator[tuple[str
 
 
 def _write_json(path: pathlib.Path, content: Any) -> None:
-    """Writes the whole file or nothing."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

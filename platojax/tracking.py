@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from platojax.files import write_whole
+
 
 class MetricsFile:
     """Appends one line per logged step, and never twice the same step.
@@ -24,9 +26,7 @@ class MetricsFile:
         """
         self._path = pathlib.Path(path)
         kept = [row for row in read_jsonl(self._path) if row["step"] <= last_step]
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        temporary.write_text("".join(_line(row) for row in kept), encoding="utf-8")
-        temporary.replace(self._path)
+        write_whole(self._path, "".join(_line(row) for row in kept))
         self._file = self._path.open("a", encoding="utf-8", buffering=1)  # a line at a time
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:

@@ -78,7 +78,7 @@ def check_evaluation(evaluation: ConfigDict, scenes: Sequence[Scene], num_heldou
       ValueError: naming the field, the value and the fix.
     """
     check_settings(evaluation.metric, evaluation.k, evaluation.clip)
-    check_positive(evaluation, "evaluation.", ("k", "num_permutations", "drawings"))
+    check_positive(evaluation, "evaluation.", ("drawings",))
     if evaluation.k >= num_heldout:
         raise ValueError(
             f"evaluation.k {evaluation.k} must be less than the {num_heldout} held-out scenes."

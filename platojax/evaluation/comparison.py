@@ -134,6 +134,11 @@ def compare(
         for layers in ("embedding", "best")
     ]
     settings = {key: protocol[key] for key in ("metric", "k", "clip")}
+    along = {
+        (run.arm, run.seed): {step: _at(run, step).embedding() for step in run.steps()}
+        for run in runs
+        if run.modality == "text"
+    }
     curves = [
         {
             "text": run.arm,
@@ -141,14 +146,10 @@ def compare(
             "image": image.arm,
             "image_seed": image.seed,
             "items": name,
-            "samples": [step * run.batch_size for step in run.steps()],
+            "samples": [step * run.batch_size for step in along[run.arm, run.seed]],
             "scores": [
-                float(
-                    alignment(
-                        _at(run, step).embedding()[span], image.embedding()[span], **settings
-                    )[0, 0]
-                )
-                for step in run.steps()
+                float(alignment(embedding[span], image.embedding()[span], **settings)[0, 0])
+                for embedding in along[run.arm, run.seed].values()
             ],
         }
         for run in runs

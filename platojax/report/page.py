@@ -10,6 +10,7 @@ import jinja2
 
 from platojax.data.scenes import Scene
 from platojax.evaluation.comparison import short_number
+from platojax.files import write_whole
 from platojax.report import figures, findings
 from platojax.report.gallery import Gallery, embeddings, make_gallery
 from platojax.report.record import GOOD, HELDOUT, IMAGE_GOOD, Cell, Record, read_record
@@ -69,9 +70,7 @@ def write_page(workdir: pathlib.Path, scenes: Sequence[Scene]) -> pathlib.Path:
     environment.filters |= {"short": short_number, "show": findings.show}
     page = environment.get_template("page.html").render(_content(record, scenes))
     path = workdir / "report.html"
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, page)
     return path
 
 
