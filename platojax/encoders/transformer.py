@@ -1,9 +1,41 @@
 """The pre-norm transformer that all encoders share."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Rotary = tuple[np.ndarray, np.ndarray]
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": functools.partial(nn.gelu, approximate=False),
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+    "silu": nn.silu,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockStyle:
+    """In what published transformers differ; the defaults are those of our own encoders.
+
+    Attributes:
+      activation: of the MLP, one of `ACTIVATIONS`: "gelu" (exact), "quick_gelu" (CLIP's) or "silu".
+      gated: whether the MLP is gated (arXiv 2002.05202): `activation(gate(x)) * in(x)`.
+      layer_scale: initial value of LayerScale (arXiv 2103.17239) on both branches; None for none.
+      epsilon: of the layer norms.
+      without_bias: the dense layers that have no bias, by name: query, key, value, out, mlp_in,
+        mlp_gate, mlp_out.
+    """
+
+    activation: str = "gelu"
+    gated: bool = False
+    layer_scale: float | None = None
+    epsilon: float = 1e-6
+    without_bias: tuple[str, ...] = ()
 
 
 class Block(nn.Module):
@@ -13,18 +45,31 @@ class Block(nn.Module):
     mlp_dim: int
     causal: bool
     dtype: jnp.dtype
+    style: BlockStyle = BlockStyle()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """`x` `[B, T, D]`, `mask` `[B, T]` bool or None -> `[B, T, D]`."""
+    def __call__(
+        self, x: jax.Array, mask: jax.Array | None, rotary: Rotary | None = None
+    ) -> jax.Array:
+        """Runs the block.
+
+        Args:
+          x: `[B, T, D]`.
+          mask: `[B, T]` bool, or None.
+          rotary: cosines and sines `[T, D / num_heads]` that queries and keys are turned by.
+
+        Returns:
+          `[B, T, D]`.
+        """
         width = x.shape[-1]
         head_dim = width // self.num_heads
-        y = layer_norm("norm_attention", self.dtype)(x)
+        y = layer_norm("norm_attention", self.dtype, self.style.epsilon)(x)
         # Three projections rather than one sliced in three: the gradient of a slice pads and adds.
         query, key, value = (
-            nn.DenseGeneral((self.num_heads, head_dim), dtype=self.dtype, name=name)(y)
-            for name in ("query", "key", "value")
+            self.dense((self.num_heads, head_dim), name)(y) for name in ("query", "key", "value")
         )
+        if rotary is not None:
+            query, key = rotate(query, rotary), rotate(key, rotary)
         attended = jax.nn.dot_product_attention(
             query,
             key,
@@ -32,10 +77,38 @@ class Block(nn.Module):
             mask=None if mask is None else mask[:, None, None, :],
             is_causal=self.causal,
         )
-        x = x + nn.DenseGeneral(width, axis=(-2, -1), dtype=self.dtype, name="out")(attended)
-        y = layer_norm("norm_mlp", self.dtype)(x)
-        y = nn.Dense(self.mlp_dim, dtype=self.dtype, name="mlp_in")(y)
-        return x + nn.Dense(width, dtype=self.dtype, name="mlp_out")(nn.gelu(y, approximate=False))
+        y = self.dense(width, "out", axis=(-2, -1))(attended)
+        x = x + self.scale("scale_attention", y)
+        y = layer_norm("norm_mlp", self.dtype, self.style.epsilon)(x)
+        activation = ACTIVATIONS[self.style.activation]
+        if self.style.gated:
+            y = activation(self.dense(self.mlp_dim, "mlp_gate")(y)) * self.dense(
+                self.mlp_dim, "mlp_in"
+            )(y)
+        else:
+            y = activation(self.dense(self.mlp_dim, "mlp_in")(y))
+        return x + self.scale("scale_mlp", self.dense(width, "mlp_out")(y))
+
+    @nn.nowrap
+    def dense(
+        self, features: int | tuple[int, int], name: str, axis: int | tuple[int, int] = -1
+    ) -> nn.DenseGeneral:
+        """The dense layer of that name, over `axis` of its input."""
+        return nn.DenseGeneral(
+            features,
+            axis=axis,
+            use_bias=name not in self.style.without_bias,
+            dtype=self.dtype,
+            name=name,
+        )
+
+    @nn.nowrap
+    def scale(self, name: str, x: jax.Array) -> jax.Array:
+        """LayerScale, where the style has it: `x` `[B, T, D]` times a vector `[D]`."""
+        if self.style.layer_scale is None:
+            return x
+        initial = nn.initializers.constant(self.style.layer_scale)
+        return x * self.param(name, initial, (x.shape[-1],)).astype(x.dtype)
 
 
 class Transformer(nn.Module):
@@ -47,6 +120,7 @@ class Transformer(nn.Module):
       mlp_dim: hidden width of the MLPs.
       causal: whether a token sees only itself and those before it.
       dtype: of the computation; parameters and layer norms' statistics are float32.
+      style: of the blocks.
     """
 
     depth: int
@@ -54,14 +128,18 @@ class Transformer(nn.Module):
     mlp_dim: int
     causal: bool = False
     dtype: jnp.dtype = jnp.float32
+    style: BlockStyle = BlockStyle()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> list[jax.Array]:
+    def __call__(
+        self, x: jax.Array, mask: jax.Array | None = None, rotary: Rotary | None = None
+    ) -> list[jax.Array]:
         """Runs the stack.
 
         Args:
           x: `[B, T, D]` embedded tokens.
           mask: `[B, T]` bool, False on padding, which no token attends to.
+          rotary: cosines and sines `[T, D / num_heads]` of rotary positions.
 
         Returns:
           depth + 2 arrays `[B, T, D]`: the input, the output of each block, and the normalised
@@ -77,15 +155,40 @@ class Transformer(nn.Module):
             )
         states = [x.astype(self.dtype)]
         for i in range(self.depth):
-            block = Block(self.num_heads, self.mlp_dim, self.causal, self.dtype, name=f"block_{i}")
-            states.append(block(states[-1], mask))
-        states.append(layer_norm("norm", self.dtype)(states[-1]))
+            block = Block(
+                self.num_heads,
+                self.mlp_dim,
+                self.causal,
+                self.dtype,
+                self.style,
+                name=f"block_{i}",
+            )
+            states.append(block(states[-1], mask, rotary))
+        states.append(layer_norm("norm", self.dtype, self.style.epsilon)(states[-1]))
         return states
 
 
-def layer_norm(name: str, dtype: jnp.dtype) -> nn.LayerNorm:
-    """A layer norm with the epsilon of ViTs; flax computes its statistics in float32."""
-    return nn.LayerNorm(epsilon=1e-6, dtype=dtype, name=name)
+def layer_norm(name: str, dtype: jnp.dtype, epsilon: float) -> nn.LayerNorm:
+    """A layer norm; flax computes its statistics in float32."""
+    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
+
+
+def rotate(x: jax.Array, rotary: Rotary) -> jax.Array:
+    """Turns each head's vectors by their token's angles (RoPE, arXiv 2104.09864).
+
+    As in DINOv3, component `i` is paired with `i + head_dim / 2`.
+
+    Args:
+      x: `[B, T, H, head_dim]`.
+      rotary: cosines and sines `[T, head_dim]`; 1 and 0 leave a token as it is.
+
+    Returns:
+      `[B, T, H, head_dim]` in the dtype of `x`, computed in float32 or better.
+    """
+    cos, sin = (part[:, None] for part in rotary)
+    first, second = jnp.split(x, 2, axis=-1)
+    turned = x * cos + jnp.concatenate([-second, first], axis=-1) * sin
+    return turned.astype(x.dtype)
 
 
 def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
