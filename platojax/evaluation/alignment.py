@@ -5,15 +5,17 @@ definitions are those of its published code: clip outliers, scale every item of 
 length, compare each layer of one encoder with each layer of the other. A score is the maximum of
 the table; `calibration.calibrate` adds what is needed to read it (chance, p-value).
 
-Every metric works in two steps. *Prepare* does the expensive part once per layer (the neighbour
-search, the kernel, the singular vectors); *compare* scores all pairs of layers. What has been
-prepared can be permuted: the same arrays with the items in another order, at no new search, which
-is what makes a permutation null cheap.
+Every metric works in two steps. `prepare_side` does the expensive part once per layer (the
+neighbour search, the kernel, the singular vectors) and returns a `Side`; `score_table` compares all
+layers of two sides. A side serves any number of partners, and what has been prepared can be
+permuted: the same arrays with the items in another order, at no new search, which is what makes a
+permutation null cheap.
 """
 
+import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import jax
@@ -93,7 +95,8 @@ def alignment(
             too few items; features are not finite; an item is all zeros (it has no direction); a
             layer is the same for all items (it has no neighbours).
     """
-    return np.asarray(table(prepare(a, b, metric=metric, k=k, clip=clip), metric))
+    sides = prepare_sides(a, b, metric=metric, k=k, clip=clip)
+    return score_table(*sides)
 
 
 class Prepared(Protocol):
@@ -103,34 +106,206 @@ class Prepared(Protocol):
         """The same for the items in another order: item i is what item order[i] was."""
 
 
-class Pair(NamedTuple):
-    """Both sides, ready to be compared."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Side:
+    """One encoder's features, checked and searched, to be compared with any number of others.
 
-    a: Any
-    b: Any
+    Attributes:
+        name: what messages call it.
+        metric: the metric it was prepared for.
+        k: number of neighbours.
+        clip: how outliers were clipped.
+        num_items: N.
+        layer_numbers: the place of each layer in the features.
+        prepared: what the metric keeps of the layers, a tree of arrays that lead with the layer.
+        neighbors: indices int32 and similarities float32, both [L, k, N], nearest first; None where
+            the metric uses no neighbours.
+    """
+
+    name: str
+    metric: Metric
+    k: int
+    clip: Clip
+    num_items: int
+    layer_numbers: tuple[int, ...]
+    prepared: Any
+    neighbors: tuple[Array, Array] | None
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layer_numbers)
+
+    def select(self, layers: Sequence[int]) -> "Side":
+        """The side with only these layers, in this order.
+
+        Args:
+            layers: indices into the layers of this side, at least one.
+
+        Raises:
+            ValueError: there are none, or one is out of range.
+        """
+        wrong = [layer for layer in layers if not -self.num_layers <= layer < self.num_layers]
+        if wrong or not layers:
+            raise ValueError(
+                f"layers={list(layers)} of {self.name}: choose at least one, each in "
+                f"0..{self.num_layers - 1}"
+            )
+        chosen = np.asarray(layers)
+        prepared, neighbors = jax.tree.map(lambda x: x[chosen], (self.prepared, self.neighbors))
+        return dataclasses.replace(
+            self,
+            layer_numbers=tuple(self.layer_numbers[layer] for layer in layers),
+            prepared=prepared,
+            neighbors=neighbors,
+        )
+
+    def with_k(self, k: int) -> "Side":
+        """The side with the first k neighbours of each list: no new search.
+
+        Args:
+            k: at most the k that the side was prepared with.
+
+        Raises:
+            ValueError: the metric has no neighbours, or k is out of range.
+        """
+        spec = check_settings(self.metric, k, self.clip)
+        if self.neighbors is None:
+            raise ValueError(f"{self.metric} has no k; choose one of {_with_neighbors()}")
+        if k > self.k:
+            raise ValueError(
+                f"k={k} is more than the {self.k} neighbours that {self.name} was prepared with; "
+                "prepare it with the largest k"
+            )
+        layers = []
+        for number, *found in zip(self.layer_numbers, *self.neighbors, strict=True):
+            indices, similarities = (x[:k] for x in found)
+            _check_neighbors(_where(number, self.name), np.asarray(similarities[-1]), k)
+            layers.append((spec.prepare(indices, similarities), (indices, similarities)))
+        prepared, neighbors = _stack(layers)
+        return dataclasses.replace(self, k=k, prepared=prepared, neighbors=neighbors)
 
 
-def prepare(a: ArrayLike, b: ArrayLike, *, metric: Metric, k: int, clip: Clip) -> Pair:
-    """Checks both sides and does the expensive part once per layer; arguments as in `alignment`."""
+def prepare_side(
+    name: str,
+    x: ArrayLike,
+    *,
+    metric: Metric = "mutual_knn",
+    k: int = 10,
+    clip: Clip = "none",
+) -> Side:
+    """Checks one encoder's features and does the expensive part once per layer.
+
+    Args:
+        name: what messages call this side.
+        x: [N, L, D] or [N, D] features, as in `alignment`.
+        metric: see `alignment`.
+        k: neighbours.
+        clip: none, exact or mean.
+
+    Returns:
+        The side; two of them, with the same settings and items, go into `score_table`.
+
+    Raises:
+        ValueError: as `alignment`, for this side.
+    """
     spec = check_settings(metric, k, clip)
-    sides = [_as_layers("a", a), _as_layers("b", b)]
-    n = len(sides[0])
-    if n != len(sides[1]):
-        raise ValueError(
-            f"a has {n} items and b has {len(sides[1])}: row i of both must be the same item; "
-            "extract both from the same items in the same order"
-        )
-    least = k + 1 if spec.uses_neighbors else 0
-    if n < max(least, spec.min_items):
-        raise ValueError(
-            f"{n} items are too few: {metric}"
-            + (f" with k={k}" if spec.uses_neighbors else "")
-            + f" needs at least {max(least, spec.min_items)}; use more items"
-            + (" or a smaller k" if least > spec.min_items else "")
-        )
-    return Pair(
-        *(_prepare_side(name, x, spec, k, clip) for name, x in zip("ab", sides, strict=True))
+    return _prepare_side(name, as_layers(name, x), spec, metric, k, clip)
+
+
+def prepare_sides(
+    a: ArrayLike, b: ArrayLike, *, metric: Metric, k: int, clip: Clip
+) -> tuple[Side, Side]:
+    """Prepares both sides, checked against each other before any search.
+
+    Args:
+        a: [N, La, Da] or [N, Da].
+        b: [N, Lb, Db] or [N, Db].
+        metric: see `alignment`.
+        k: neighbours.
+        clip: none, exact or mean.
+
+    Raises:
+        ValueError: as `alignment`.
+    """
+    spec = check_settings(metric, k, clip)
+    layers_a, layers_b = as_layers("a", a), as_layers("b", b)
+    check_same_number("a", len(layers_a), "b", len(layers_b))
+    return (
+        _prepare_side("a", layers_a, spec, metric, k, clip),
+        _prepare_side("b", layers_b, spec, metric, k, clip),
     )
+
+
+def score_table(a: Side, b: Side) -> np.ndarray:
+    """Scores every layer of a against every layer of b.
+
+    Args:
+        a: one side.
+        b: the other; row i of both is the same item.
+
+    Returns:
+        [La, Lb] float32.
+
+    Raises:
+        ValueError: the sides differ in their settings or in the number of items.
+    """
+    check_comparable(a, b)
+    return np.asarray(_table(a.prepared, b.prepared, a.metric))
+
+
+def best_pair(table: np.ndarray) -> tuple[int, int]:
+    """The layers (i, j) with the largest score; the first in row order if tied.
+
+    Args:
+        table: [La, Lb].
+    """
+    i, j = np.unravel_index(np.argmax(table), table.shape)
+    return int(i), int(j)
+
+
+def permuted_maxima(a: Side, b: Side, orders: np.ndarray) -> np.ndarray:
+    """The maximum of the table for each order of b's items, the same order in all layers.
+
+    Neighbour lists are relabelled as they are: among exactly equal similarities they keep the
+    order they were found in.
+
+    Args:
+        a: one side.
+        b: the other.
+        orders: [P, N] int; each row a permutation of the items.
+
+    Returns:
+        [P] float32.
+
+    Raises:
+        ValueError: as `score_table`.
+    """
+    check_comparable(a, b)
+    return np.asarray(
+        _permuted_maxima(a.prepared, b.prepared, jnp.asarray(orders, jnp.int32), a.metric)
+    )
+
+
+def check_comparable(a: Side, b: Side) -> None:
+    """Raises ValueError where the sides differ in their settings or in the number of items."""
+    check_same_number(a.name, a.num_items, b.name, b.num_items)
+    for setting in ("metric", "clip", *(["k"] if a.neighbors else [])):
+        values = getattr(a, setting), getattr(b, setting)
+        if values[0] != values[1]:
+            raise ValueError(
+                f"{a.name} was prepared with {setting}={values[0]!r} and {b.name} with "
+                f"{setting}={values[1]!r}: prepare both alike"
+            )
+
+
+def check_same_number(name_a: str, n_a: int, name_b: str, n_b: int) -> None:
+    """Raises ValueError where the numbers of items differ."""
+    if n_a != n_b:
+        raise ValueError(
+            f"{name_a} has {n_a} items and {name_b} has {n_b}: row i of both must be the same "
+            "item; extract both from the same items in the same order"
+        )
 
 
 def check_settings(metric: str, k: int, clip: str) -> "_Metric":
@@ -144,9 +319,28 @@ def check_settings(metric: str, k: int, clip: str) -> "_Metric":
     return METRICS[metric]
 
 
-def _as_layers(name: str, x: ArrayLike) -> np.ndarray:
-    """[N, L, D] float32 on the host, or an error that names the side, the place and the fix."""
-    array = np.asarray(x)
+def as_layers(name: str, x: ArrayLike) -> np.ndarray:
+    """Checks features and brings them to one form.
+
+    Integers, booleans and other floating formats become float32, the format of all arithmetic.
+
+    Args:
+        name: what errors call the features.
+        x: [N, L, D], or [N, D] for one layer.
+
+    Returns:
+        [N, L, D] float32 on the host; a view where `x` is that already.
+
+    Raises:
+        ValueError: the shape or the dtype is another, or a value is not finite as float32; the
+            message names the side, the place and the fix.
+    """
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} is no array ({error}); give every item the same number of layers and channels"
+        ) from error
     if array.ndim == 2:
         array = array[:, None, :]
     if array.ndim != 3 or 0 in array.shape:
@@ -159,20 +353,48 @@ def _as_layers(name: str, x: ArrayLike) -> np.ndarray:
     ):
         raise ValueError(f"{name} has dtype {array.dtype}; give real numbers, best float32")
     with np.errstate(over="ignore"):  # the overflow is reported below, with its place
-        array = array.astype(np.float32, copy=False)
-    index = first_nonfinite(array)
-    if index:
+        converted = array.astype(np.float32, copy=False)
+    index = first_nonfinite(converted)
+    if index is None:
+        return converted
+    fix = "fix the extraction, or leave the item out on both sides"
+    if array.dtype == np.float16 and np.isinf(array[index]):
+        fix = "float16 overflows above 65504, so extract in float32 or bfloat16"
+    elif np.isfinite(array[index]):
+        fix = "the value overflows float32, so scale the features down"
+    raise ValueError(
+        f"{name} is {converted[index]} (as float32) at item {index[0]}, layer {index[1]}, channel "
+        f"{index[2]}: {fix}"
+    )
+
+
+def clip_outliers(name: str, x: np.ndarray, clip: Clip) -> np.ndarray:
+    """Clips all layers of one side to the threshold of the protocol, see `alignment`.
+
+    Args:
+        name: what errors call the features.
+        x: [N, L, D] float32.
+        clip: none, exact or mean.
+
+    Returns:
+        [N, L, D] float32; `x` itself for none.
+
+    Raises:
+        ValueError: clipping would set everything to 0.
+    """
+    if clip == "none":
+        return x
+    threshold = _clip_threshold(x, clip)
+    if threshold == 0:
         raise ValueError(
-            f"{name} is {array[index]} (as float32) at item {index[0]}, layer {index[1]}, channel "
-            f"{index[2]}: fix the extraction, or leave the item out on both sides"
+            f"clip={clip!r} sets all of {name} to 0: more than 95% of its values are 0; "
+            "use clip='none'"
         )
-    return array
+    return np.clip(x, -threshold, threshold)
 
 
 def _clip_threshold(x: np.ndarray, clip: Clip) -> float:
-    """The magnitude to clip to; inf for none. A selection on the host: no sort of everything."""
-    if clip == "none":
-        return float("inf")
+    """The magnitude to clip to. A selection on the host: no sort of everything."""
     magnitudes = np.abs(x).reshape(len(x), -1)
     if clip == "mean":
         return float(np.mean(np.quantile(magnitudes, _CLIP_QUANTILE, axis=1)))
@@ -180,47 +402,70 @@ def _clip_threshold(x: np.ndarray, clip: Clip) -> float:
     return float(np.partition(magnitudes.ravel(), rank)[rank])
 
 
-def _prepare_side(name: str, x: np.ndarray, spec: "_Metric", k: int, clip: Clip) -> Any:
-    threshold = _clip_threshold(x, clip)
-    if threshold == 0:
-        raise ValueError(
-            f"clip={clip!r} sets all of {name} to 0: more than 95% of its values are 0; "
-            "use clip='none'"
-        )
-    layers = []
+def _prepare_side(
+    name: str, x: np.ndarray, spec: "_Metric", metric: Metric, k: int, clip: Clip
+) -> Side:
+    _check_number(name, len(x), spec, metric, k)
+    x = clip_outliers(name, x, clip)
+    layers: list[Any] = []
     for layer in range(x.shape[1]):
-        where = f"layer {layer} of {name}"
-        rows = np.clip(x[:, layer], -threshold, threshold)
-        _check_rows(where, rows)
-        unit = _unit_rows(rows)
+        where = _where(layer, name)
+        check_rows(where, x[:, layer])
+        unit = _unit_rows(x[:, layer])
         if spec.uses_neighbors:
-            indices, similarities = nearest_neighbors(unit, k)
-            _check_neighbors(where, np.asarray(similarities[:, -1]), k)
-            layers.append(spec.prepare(indices.T, similarities.T))
+            found = tuple(part.T for part in nearest_neighbors(unit, k))
+            _check_neighbors(where, np.asarray(found[1][-1]), k)
+            layers.append((spec.prepare(*found), found))
         else:
-            layers.append(spec.prepare(unit))
+            layers.append((spec.prepare(unit), None))
+    prepared, neighbors = _stack(layers)
+    return Side(name, metric, k, clip, len(x), tuple(range(x.shape[1])), prepared, neighbors)
+
+
+def _stack(layers: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+
+
+def _where(layer: int, name: str) -> str:
+    return f"layer {layer} of {name}"
+
+
+def _with_neighbors() -> str:
+    return ", ".join(name for name, spec in METRICS.items() if spec.uses_neighbors)
 
 
 _unit_rows = jax.jit(unit_rows)
 
 
-def _check_rows(where: str, rows: np.ndarray) -> None:
+def _check_number(name: str, n: int, spec: "_Metric", metric: Metric, k: int) -> None:
+    least = spec.least_items(k)
+    if n >= least:
+        return
+    raise ValueError(
+        f"{name} has {n} items, which are too few: {metric}"
+        + (f" with k={k}" if spec.uses_neighbors else "")
+        + f" needs at least {least}; use more items"
+        + (" or a smaller k" if least > spec.min_items else "")
+    )
+
+
+def check_rows(where: str, rows: np.ndarray) -> None:
     """Refuses rows without direction and layers without information."""
-    zeros = np.flatnonzero(~rows.any(axis=1))
+    magnitudes = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    zeros = np.flatnonzero(magnitudes == 0)
     if len(zeros):
         raise ValueError(
             f"{where}: item {zeros[0]} is all zeros ({len(zeros)} such items), so it has no "
             "direction; leave these items out on both sides, or drop the layer"
         )
     smallest = np.finfo(np.float32).tiny
-    tiny = np.flatnonzero(np.abs(rows).max(axis=1) < smallest)
+    tiny = np.flatnonzero(magnitudes < smallest)
     if len(tiny):
         raise ValueError(
             f"{where}: the values of item {tiny[0]} are all below {smallest:.1e} ({len(tiny)} such "
             "items), which float32 arithmetic takes for zero; rescale the features"
         )
-    if len(rows) > 1 and (rows == rows[0]).all():
+    if len(rows) > 1 and (rows.max(axis=0) == rows.min(axis=0)).all():
         raise ValueError(
             f"{where} is the same for all {len(rows)} items (a class token before the first "
             "block?): drop the layer"
@@ -247,28 +492,15 @@ def _check_neighbors(where: str, farthest: np.ndarray, k: int) -> None:
 
 
 @functools.partial(jax.jit, static_argnames="metric")
-def table(pair: Pair, metric: Metric) -> Array:
-    """[La, Lb] float32, the scores of what was prepared for this metric."""
-    return METRICS[metric].compare(pair.a, pair.b)
+def _table(a: Any, b: Any, metric: Metric) -> Array:
+    return METRICS[metric].compare(a, b)
 
 
 @functools.partial(jax.jit, static_argnames="metric")
-def permuted_maxima(pair: Pair, orders: Array, metric: Metric) -> Array:
-    """The maximum of the table for each order of b's items, the same order in all layers.
-
-    Neighbour lists are relabelled as they are: among exactly equal similarities they keep the
-    order they were found in.
-
-    Args:
-        pair: what `prepare` returned.
-        orders: [P, N] int32; each row a permutation of the items.
-        metric: the metric `pair` was prepared for.
-
-    Returns:
-        [P] float32.
-    """
-    compare = METRICS[metric].compare
-    return lax.map(lambda order: jnp.max(compare(pair.a, pair.b.permuted(order))), orders)
+def _permuted_maxima(a: Any, b: Any, orders: Array, metric: Metric) -> Array:
+    spec = METRICS[metric]
+    b = spec.permutable(b)
+    return lax.map(lambda order: jnp.max(spec.compare(a, b.permuted(order))), orders)
 
 
 def _over_pairs(score: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
@@ -301,10 +533,50 @@ def _matches(a: Array, b: Array) -> Array:
     return a[:, None] == b[None]
 
 
-def _mutual_knn(a: _Neighbors, b: _Neighbors) -> Array:
-    # A sum of integers: exact, so that permuted scores equal to the observed one compare equal.
-    k, n = a.indices.shape
-    return jnp.sum(_matches(a.indices, b.indices), dtype=jnp.int32) / (k * n)
+class _Memberships(NamedTuple):
+    """Neighbour lists of all layers as one table of bits, and the order the items are taken in."""
+
+    words: (
+        Array  # [ceil(L / 32), N, N] uint32: bit l of word w: is j in i's list in layer 32 w + l?
+    )
+    order: Array  # [N] int32
+    layers: Array  # [L] int32
+
+    def permuted(self, order: Array) -> "_Memberships":
+        return self._replace(order=self.order[order])
+
+    def shared(self, indices: Array) -> Array:
+        """[L] int32: how many entries of the lists `indices` [k, N] are in those of each layer."""
+        found = self.words[:, self.order, self.order[indices]]
+        bits = found[self.layers // 32] >> (self.layers % 32).astype(jnp.uint32)[:, None, None]
+        return jnp.sum(bits & 1, axis=(1, 2), dtype=jnp.int32)
+
+
+def _memberships(x: _Neighbors) -> _Neighbors | _Memberships:
+    """One look-up then answers for all layers; only where [N, N] words are as small as a kernel."""
+    num_layers, _, n = x.indices.shape
+    if n > _GRAM_ITEMS:
+        return x
+    layers = jnp.arange(num_layers)
+    bits = jnp.uint32(1) << (layers % 32).astype(jnp.uint32)
+    # Entries of a list are distinct, so that adding sets bits.
+    words = jnp.zeros((-(-num_layers // 32), n, n), jnp.uint32)
+    words = words.at[(layers // 32)[:, None, None], jnp.arange(n), x.indices].add(
+        bits[:, None, None]
+    )
+    return _Memberships(words, jnp.arange(n), layers)
+
+
+def _mutual_knn(a: _Neighbors, b: _Neighbors | _Memberships) -> Array:
+    # Sums of integers: exact, so that permuted scores equal to the observed one compare equal.
+    _, k, n = a.indices.shape
+    if isinstance(b, _Memberships):
+        shared = lax.map(b.shared, a.indices)
+    else:
+        shared = _over_pairs(lambda x, y: jnp.sum(_matches(x, y), dtype=jnp.int32))(
+            a.indices, b.indices
+        )
+    return shared / (k * n)
 
 
 def _cycle_knn(a: _Neighbors, b: _Neighbors) -> Array:
@@ -497,10 +769,16 @@ class _Metric(NamedTuple):
     uses_neighbors: bool
     min_items: int = 2
     min_k: int = 1
+    # One side -> the form of it that is quick to compare in many orders.
+    permutable: Callable[[Any], Any] = lambda prepared: prepared
+
+    def least_items(self, k: int) -> int:
+        """How many items a score needs."""
+        return max(self.min_items, k + 1 if self.uses_neighbors else 0)
 
 
 METRICS: dict[str, _Metric] = {
-    "mutual_knn": _Metric(_prepare_neighbors, _over_pairs(_mutual_knn), True),
+    "mutual_knn": _Metric(_prepare_neighbors, _mutual_knn, True, permutable=_memberships),
     "cycle_knn": _Metric(_prepare_neighbors, _over_pairs(_cycle_knn), True),
     "lcs_knn": _Metric(_prepare_neighbors, _over_pairs(_lcs_knn), True),
     "cka": _Metric(_prepare_kernel, _cka, False, min_items=4),

@@ -8,16 +8,26 @@ maximum included, on pairs that are wrong.
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from platojax.evaluation.alignment import METRICS, Clip, Metric, permuted_maxima, prepare, table
-from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
+from platojax.evaluation.alignment import (
+    Clip,
+    Metric,
+    Side,
+    best_pair,
+    check_comparable,
+    permuted_maxima,
+    prepare_side,
+    prepare_sides,
+    score_table,
+)
 
 # The level of the test, 1/20: kept as a fraction so that the order statistic is exact.
 _ONE_IN = 20
 _MOST_PERMUTATIONS = 100_000
+# Random signs held at once.
+_SIGN_ELEMENTS = 2**22
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,6 +109,66 @@ def calibrate(
     Raises:
         ValueError: as `alignment`, or num_permutations or seed is out of range.
     """
+    _check_null(num_permutations, seed)
+    sides = prepare_sides(a, b, metric=metric, k=k, clip=clip)
+    return calibrate_prepared(*sides, num_permutations=num_permutations, seed=seed)
+
+
+def calibrate_prepared(
+    a: Side, b: Side, *, num_permutations: int = 200, seed: int = 0
+) -> Calibrated:
+    """`calibrate` for sides that are prepared already, such as one encoder against many others.
+
+    Args:
+        a: from `alignment.prepare_side`.
+        b: from `alignment.prepare_side`, with the same settings and items.
+        num_permutations: size of the null, at least 19; 200 or more for a stable threshold.
+        seed: of the permutations.
+
+    Returns:
+        The calibrated score; its `layers` are indices into the layers of the sides.
+
+    Raises:
+        ValueError: the sides differ in their settings or in the number of items, or
+            num_permutations or seed is out of range.
+    """
+    _check_null(num_permutations, seed)
+    scores = score_table(a, b)
+    layers = best_pair(scores)
+    score = float(scores[layers])
+    n, metric = a.num_items, a.metric
+
+    rng = np.random.default_rng(seed)
+    null = permuted_maxima(a, b, np.stack([rng.permutation(n) for _ in range(num_permutations)]))
+    if not (np.isfinite(scores).all() and np.isfinite(null).all()):
+        raise ValueError(
+            f"{metric} of these features is not finite: their values are too small or too large "
+            "for float32; rescale them"
+        )
+    # ceil((1 - alpha)(K + 1)), in integers because .95 * 20 may round to above 19.
+    rank = num_permutations + 1 - (num_permutations + 1) // _ONE_IN
+    threshold = float(np.sort(null)[rank - 1])
+    room = (a.k if metric == "lcs_knn" else 1) - threshold
+    return Calibrated(
+        score=score,
+        layers=layers,
+        chance=a.k / (n - 1) if metric == "mutual_knn" else float(null.mean()),
+        p_value=(1 + int((null >= score).sum())) / (num_permutations + 1),
+        # Where even wrong pairs reach the largest value, nothing can be told apart.
+        calibrated=min(max((score - threshold) / room, 0.0), 1.0) if room > 0 else 0.0,
+        threshold=threshold,
+        table=scores,
+        null=null,
+        n=n,
+        k=a.k if a.neighbors else None,
+        metric=metric,
+        clip=a.clip,
+        num_permutations=num_permutations,
+        seed=seed,
+    )
+
+
+def _check_null(num_permutations: int, seed: int) -> None:
     if num_permutations < _ONE_IN - 1:
         raise ValueError(
             f"num_permutations={num_permutations} cannot resolve the level {1 / _ONE_IN}; use at "
@@ -110,42 +180,6 @@ def calibrate(
         )
     if seed < 0:
         raise ValueError(f"seed={seed} must not be negative")
-    pair = prepare(a, b, metric=metric, k=k, clip=clip)
-    n = np.shape(a)[0]
-    scores = np.asarray(table(pair, metric))
-    best = np.unravel_index(np.argmax(scores), scores.shape)
-    score = float(scores[best])
-
-    rng = np.random.default_rng(seed)
-    orders = [rng.permutation(n) for _ in range(num_permutations)]
-    null = np.asarray(permuted_maxima(pair, jnp.asarray(np.stack(orders), jnp.int32), metric))
-    if not (np.isfinite(scores).all() and np.isfinite(null).all()):
-        raise ValueError(
-            f"{metric} of these features is not finite: their values are too small or too large "
-            "for float32; rescale them"
-        )
-    # ceil((1 - alpha)(K + 1)), in integers because .95 * 20 may round to above 19.
-    rank = num_permutations + 1 - (num_permutations + 1) // _ONE_IN
-    threshold = float(np.sort(null)[rank - 1])
-    largest = k if metric == "lcs_knn" else 1
-    room = largest - threshold
-    return Calibrated(
-        score=score,
-        layers=(int(best[0]), int(best[1])),
-        chance=k / (n - 1) if metric == "mutual_knn" else float(null.mean()),
-        p_value=(1 + int((null >= score).sum())) / (num_permutations + 1),
-        # Where even wrong pairs reach the largest value, nothing can be told apart.
-        calibrated=min(max((score - threshold) / room, 0.0), 1.0) if room > 0 else 0.0,
-        threshold=threshold,
-        table=scores,
-        null=null,
-        n=n,
-        k=k if METRICS[metric].uses_neighbors else None,
-        metric=metric,
-        clip=clip,
-        num_permutations=num_permutations,
-        seed=seed,
-    )
 
 
 def paired_p_value(
@@ -165,22 +199,63 @@ def paired_p_value(
     takes them to be.
 
     Args:
-        a: [N, D] features.
+        a: [N, D] features, or [N, 1, D].
         other: [N, D'] features of the same items.
         b: [N, D''] features of the same items.
         k: neighbours.
-        num_permutations: random sign flips.
+        num_permutations: random sign flips, at least 1.
         seed: of the flips.
 
     Returns:
         (1 + #{flipped mean >= mean}) / (num_permutations + 1).
+
+    Raises:
+        ValueError: as `alignment`, or a side has more than one layer, or num_permutations or seed
+            is out of range.
     """
-    indices = [
-        np.asarray(nearest_neighbors(unit_rows(jnp.asarray(x)), k)[0]) for x in (a, other, b)
-    ]
-    shared = [(x[:, :, None] == indices[2][:, None]).sum((1, 2)) / k for x in indices[:2]]
-    difference = shared[0] - shared[1]
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (num_permutations, len(difference)))
-    # A flip that changes nothing must count as equal, whatever the order of the sum.
-    reached = (signs @ difference) >= difference.sum() - 1e-9
-    return float(1 + reached.sum()) / (num_permutations + 1)
+    sides = [prepare_side(name, x, k=k) for name, x in (("a", a), ("other", other), ("b", b))]
+    return paired_p_value_prepared(*sides, num_permutations=num_permutations, seed=seed)
+
+
+def paired_p_value_prepared(
+    a: Side, other: Side, b: Side, *, num_permutations: int = 2000, seed: int = 0
+) -> float:
+    """`paired_p_value` for sides that are prepared already.
+
+    Args:
+        a: one layer, prepared for mutual_knn.
+        other: likewise.
+        b: likewise.
+        num_permutations: random sign flips, at least 1.
+        seed: of the flips.
+
+    Raises:
+        ValueError: the sides have more than one layer, another metric, or differ in their settings
+            or in the number of items; num_permutations or seed is out of range.
+    """
+    if not 1 <= num_permutations <= _MOST_PERMUTATIONS:
+        raise ValueError(f"num_permutations={num_permutations} must be in 1..{_MOST_PERMUTATIONS}")
+    if seed < 0:
+        raise ValueError(f"seed={seed} must not be negative")
+    for side in (a, other, b):
+        if side.num_layers != 1 or side.metric != "mutual_knn":
+            raise ValueError(
+                f"{side.name} has {side.num_layers} layers, prepared for {side.metric}: the test "
+                "compares one layer of each side by mutual_knn; select one"
+            )
+    difference = _shared_by_item(a, b) - _shared_by_item(other, b)
+    rng = np.random.default_rng(seed)
+    reached, rows = 0, max(1, _SIGN_ELEMENTS // len(difference))
+    for start in range(0, num_permutations, rows):
+        count = min(rows, num_permutations - start)
+        signs = rng.choice([-1.0, 1.0], (count, len(difference)))
+        # Whole numbers: a flip that changes nothing counts as equal, whatever the order of the sum.
+        reached += int((signs @ difference >= difference.sum()).sum())
+    return (1 + reached) / (num_permutations + 1)
+
+
+def _shared_by_item(a: Side, b: Side) -> np.ndarray:
+    """[N] float64: the number of neighbours of each item that both sides have in common."""
+    check_comparable(a, b)
+    x, y = (np.asarray(side.prepared.indices[0]) for side in (a, b))
+    return sum((entry == y).sum(axis=0) for entry in x).astype(np.float64)

@@ -1,6 +1,7 @@
 """The scores of an experiment, computed from nothing but the feature folders of its runs."""
 
 import dataclasses
+import functools
 import pathlib
 import re
 import warnings
@@ -9,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from platojax.evaluation.alignment import alignment
-from platojax.evaluation.calibration import calibrate, paired_p_value
+from platojax.evaluation.alignment import Side, prepare_side, score_table
+from platojax.evaluation.calibration import calibrate_prepared, paired_p_value_prepared
 from platojax.evaluation.features import Features, check_same_items, read_features
 
 TEXT_UNTRAINED = "text_untrained"
@@ -63,11 +64,29 @@ class _Encoder:
     seed: int
     features: Features
 
-    def embedding(self) -> np.ndarray:
-        """`[N, D]`: the layer that the objective trains and that evaluation is about."""
-        if self.features.meta is None:
-            raise ValueError(f"{self.features.path} has no meta.json, so its layers have no names.")
-        return self.features.features[:, self.features.meta.layers.index("embedding")]
+
+class _Range:
+    """One range of the items: each encoder is prepared once, whatever it is compared with."""
+
+    def __init__(self, span: slice, protocol: Mapping[str, Any]):
+        self._span = span
+        self._settings = {key: protocol[key] for key in ("metric", "k", "clip")}
+        self.embedding = functools.cache(self._embedding)
+
+    def _embedding(self, features: Features) -> Side:
+        """The layer that the objective trains and that evaluation is about."""
+        if features.meta is None:
+            raise ValueError(f"{features.path} has no meta.json, so its layers have no names.")
+        layer = features.meta.layers.index("embedding")
+        rows = features.features[self._span, layer]
+        return prepare_side(str(features.path), rows, **self._settings)
+
+    def all_layers(self, features: Features) -> Side:
+        with warnings.catch_warnings():
+            # Some layers tie by nature (the last token of every text is the same one): the maximum
+            # over layers does not take them, and its null ties in the same way.
+            warnings.filterwarnings("ignore", message="layer .* have the same direction")
+            return prepare_side(str(features.path), features.features[self._span], **self._settings)
 
 
 def compare(
@@ -100,7 +119,8 @@ def compare(
     Raises:
       ValueError: if the runs are not about the same items.
     """
-    final = [_at(run, run.steps()[-1]) for run in runs]
+    read = functools.cache(RunFeatures.read)
+    final = [_encoder(run, read(run, run.steps()[-1])) for run in runs]
     texts = [e for run, e in zip(runs, final, strict=True) if run.modality == "text"]
     images = [e for run, e in zip(runs, final, strict=True) if run.modality == "image"]
     for encoder in final[1:]:
@@ -111,65 +131,35 @@ def compare(
             arm = TEXT_UNTRAINED if run.modality == "text" else IMAGE_UNTRAINED
             causal = run.objective == "next_token"
             controls[run.modality, run.objective] = dataclasses.replace(
-                _at(run, 0),
+                _encoder(run, read(run, 0)),
                 arm=arm + "_causal" * causal,
                 label="untrained" + ", causal" * causal,
             )
     all_texts = [*texts, *(c for (modality, _), c in controls.items() if modality == "text")]
     all_images = [*images, *(c for (modality, _), c in controls.items() if modality == "image")]
+    ranges = {name: _Range(span, protocol) for name, span in items.items()}
 
-    scores = [
-        {
-            "text": text.arm,
-            "text_seed": text.seed,
-            "image": image.arm,
-            "image_seed": image.seed,
-            "items": name,
-            "layers": layers,
-            **_score(text, image, span, layers, protocol),
-        }
-        for text in all_texts
-        for image in all_images
-        for name, span in items.items()
-        for layers in ("embedding", "best")
-    ]
-    settings = {key: protocol[key] for key in ("metric", "k", "clip")}
-    along = {
-        (run.arm, run.seed): {step: _at(run, step).embedding() for step in run.steps()}
-        for run in runs
-        if run.modality == "text"
-    }
     curves = [
         {
-            "text": run.arm,
-            "text_seed": run.seed,
-            "image": image.arm,
-            "image_seed": image.seed,
-            "items": name,
-            "samples": [step * run.batch_size for step in along[run.arm, run.seed]],
+            **_names(text, image, name),
+            "samples": [step * run.batch_size for step in run.steps()],
             "scores": [
-                float(alignment(embedding[span], image.embedding()[span], **settings)[0, 0])
-                for embedding in along[run.arm, run.seed].values()
+                float(score_table(part.embedding(read(run, step)), partner)[0, 0])
+                for step in run.steps()
             ],
         }
-        for run in runs
+        for run, text in zip(runs, final, strict=True)
         if run.modality == "text"
         for image in images
-        for name, span in items.items()
+        for name, part in ranges.items()
+        for partner in [part.embedding(image.features)]
     ]
     control = controls.get(("text", "lejepa"))
     above_untrained = [
-        {
-            "text": text.arm,
-            "text_seed": text.seed,
-            "image": image.arm,
-            "image_seed": image.seed,
-            "items": name,
-            **_difference(text, control, image, span, protocol),
-        }
+        {**_names(text, image, name), **_difference(text, control, image, part, protocol)}
         for text in texts
         for image in images
-        for name, span in items.items()
+        for name, part in ranges.items()
         if control and (protocol["metric"], protocol["clip"]) == ("mutual_knn", "none")
     ]
     count = len(final[0].features.features)
@@ -183,7 +173,7 @@ def compare(
                 for (modality, _), control in controls.items()
             },
         },
-        "scores": scores,
+        "scores": _scores(all_texts, all_images, ranges, protocol),
         "above_untrained": above_untrained,
         "curves": curves,
     }
@@ -225,34 +215,74 @@ def short_number(value: float) -> str:
     return re.sub(r"^(-?)0\.", r"\1.", f"{value:.3f}")
 
 
-def _at(run: RunFeatures, step: int) -> _Encoder:
-    return _Encoder(run.arm, run.label, run.seed, run.read(step))
+def _encoder(run: RunFeatures, features: Features) -> _Encoder:
+    return _Encoder(run.arm, run.label, run.seed, features)
+
+
+def _names(text: _Encoder, image: _Encoder, items: str) -> dict[str, Any]:
+    return {
+        "text": text.arm,
+        "text_seed": text.seed,
+        "image": image.arm,
+        "image_seed": image.seed,
+        "items": items,
+    }
 
 
 def _difference(
-    text: _Encoder, control: _Encoder, image: _Encoder, span: slice, protocol: Mapping[str, Any]
+    text: _Encoder,
+    control: _Encoder,
+    image: _Encoder,
+    part: _Range,
+    protocol: Mapping[str, Any],
 ) -> dict[str, float]:
-    a, other, b = (e.embedding()[span] for e in (text, control, image))
-    scores = [float(alignment(x, b, k=protocol["k"])[0, 0]) for x in (a, other)]
-    p_value = paired_p_value(a, other, b, k=protocol["k"], seed=protocol["seed"])
+    a, other, b = (part.embedding(e.features) for e in (text, control, image))
+    scores = [float(score_table(side, b)[0, 0]) for side in (a, other)]
+    p_value = paired_p_value_prepared(a, other, b, seed=protocol["seed"])
     return {"difference": scores[0] - scores[1], "p_value": p_value}
 
 
+def _scores(
+    texts: Sequence[_Encoder],
+    images: Sequence[_Encoder],
+    ranges: Mapping[str, _Range],
+    protocol: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The entries by text, image, range of items and choice of layers, in this order."""
+    all_layers = {
+        name: [part.all_layers(image.features) for image in images] for name, part in ranges.items()
+    }
+    entries = []
+    for text in texts:
+        own = {name: part.all_layers(text.features) for name, part in ranges.items()}
+        for i, image in enumerate(images):
+            for name, part in ranges.items():
+                embeddings = part.embedding(text.features), part.embedding(image.features)
+                best = own[name], all_layers[name][i]
+                for layers, sides in (("embedding", embeddings), ("best", best)):
+                    entries.append(
+                        {
+                            **_names(text, image, name),
+                            "layers": layers,
+                            **_score(text, image, layers, sides, protocol),
+                        }
+                    )
+    return entries
+
+
 def _score(
-    text: _Encoder, image: _Encoder, span: slice, layers: str, protocol: Mapping[str, Any]
+    text: _Encoder,
+    image: _Encoder,
+    layers: str,
+    sides: tuple[Side, Side],
+    protocol: Mapping[str, Any],
 ) -> dict[str, Any]:
+    result = calibrate_prepared(
+        *sides, num_permutations=protocol["num_permutations"], seed=protocol["seed"]
+    )
     if layers == "embedding":
-        a, b = text.embedding()[span], image.embedding()[span]
         names = ("embedding", "embedding")
-        result = calibrate(a, b, **protocol)
     else:
-        with warnings.catch_warnings():
-            # Some layers tie by nature (the last token of every text is the same one): the maximum
-            # over layers does not take them, and its null ties in the same way.
-            warnings.filterwarnings("ignore", message="layer .* have the same direction")
-            result = calibrate(
-                text.features.features[span], image.features.features[span], **protocol
-            )
         names = (
             text.features.layer_name(result.layers[0]),
             image.features.layer_name(result.layers[1]),

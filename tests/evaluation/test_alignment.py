@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 import re
 
@@ -8,9 +9,13 @@ import scipy.linalg
 import scipy.spatial
 
 from platojax.evaluation import alignment as alignment_module
-from platojax.evaluation import neighbors
-from platojax.evaluation.alignment import METRICS, alignment
-from platojax.evaluation.neighbors import nearest_neighbors
+from platojax.evaluation.alignment import (
+    METRICS,
+    alignment,
+    permuted_maxima,
+    prepare_side,
+    score_table,
+)
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "alignment_metrics.npz")
 TABLES = [name for name in GOLDEN.files if "." in name]
@@ -114,14 +119,14 @@ def test_kernel_metrics_of_many_items_do_not_need_the_kernel(metric, monkeypatch
     a, b = related(n=61)
     kept = alignment(a, b, metric=metric)
     monkeypatch.setattr(alignment_module, "_GRAM_ITEMS", 10)
-    alignment_module.table.clear_cache()
+    alignment_module._table.clear_cache()
     alignment_module._prepare_kernel.clear_cache()
     try:
-        pair = alignment_module.prepare(a, b, metric=metric, k=10, clip="none")
-        assert pair.a.values.shape == a.transpose(1, 0, 2).shape
-        np.testing.assert_allclose(alignment_module.table(pair, metric), kept, atol=1e-5)
+        sides = [prepare_side("side", x, metric=metric) for x in (a, b)]
+        assert sides[0].prepared.values.shape == a.transpose(1, 0, 2).shape
+        np.testing.assert_allclose(score_table(*sides), kept, atol=1e-5)
     finally:
-        alignment_module.table.clear_cache()
+        alignment_module._table.clear_cache()
         alignment_module._prepare_kernel.clear_cache()
 
 
@@ -169,10 +174,11 @@ def test_svcca_leaves_out_directions_without_variance():
 
 def test_cknna_is_zero_where_its_normalisation_is_not_positive():
     # An unbiased estimate may be negative; the root of it is then no number.
-    pair = alignment_module.prepare(*related(), metric="cknna", k=5, clip="none")
-    spoiled = pair._replace(a=pair.a._replace(norm=-pair.a.norm))
-    assert np.all(np.asarray(alignment_module.table(pair, "cknna")) != 0)
-    np.testing.assert_array_equal(alignment_module.table(spoiled, "cknna"), 0)
+    a, b = (prepare_side("side", x, metric="cknna", k=5) for x in related())
+    prepared = a.prepared._replace(norm=-a.prepared.norm)
+    spoiled = dataclasses.replace(a, prepared=prepared)
+    assert np.all(score_table(a, b) != 0)
+    np.testing.assert_array_equal(score_table(spoiled, b), 0)
 
 
 def test_procrustes_is_one_minus_scipys_disparity():
@@ -230,46 +236,110 @@ def test_integers_and_half_precision_are_computed_with_in_float32():
     np.testing.assert_array_equal(alignment(jnp.asarray(a, jnp.bfloat16), b), expected)
 
 
-# Neighbours
+def test_the_form_of_an_array_in_memory_does_not_matter():
+    a, b = related()
+    expected = alignment(a, b)
+    strided = np.repeat(a, 2, axis=2)[..., ::2]
+    assert not strided.flags.c_contiguous
+    np.testing.assert_array_equal(alignment(strided, np.asfortranarray(b)), expected)
+    np.testing.assert_array_equal(alignment(a.tolist(), b), expected)
 
 
-def test_neighbors_agree_with_a_stable_sort_whatever_the_block(monkeypatch):
-    x = np.random.default_rng(0).normal(size=(101, 6)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    for elements in (2**24, 101 * 17, 101):  # one block, a ragged last block, a row at a time
-        monkeypatch.setattr(neighbors, "_BLOCK_ELEMENTS", elements)
-        nearest_neighbors.clear_cache()
-        indices, similarities = nearest_neighbors(jnp.asarray(x), 7)
-        np.testing.assert_array_equal(indices, neighbor_lists(x, 7))
-        np.testing.assert_allclose(
-            similarities, np.take_along_axis(x @ x.T, np.asarray(indices), axis=1), atol=1e-6
+def test_booleans_are_zeros_and_ones():
+    bits = np.random.default_rng(0).random((50, 40)) < 0.5
+    np.testing.assert_array_equal(
+        alignment(bits, bits[:, :20]),
+        alignment(bits.astype(np.float32), bits[:, :20].astype(np.float32)),
+    )
+
+
+# Sides
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_side_serves_several_partners_as_if_prepared_for_each(metric):
+    a, b = related()
+    side = prepare_side("text", a, metric=metric, k=4)
+    assert (side.num_items, side.num_layers) == (60, 2)
+    for other in (b, b[:, :1], related(seed=1)[0]):
+        partner = prepare_side("image", other, metric=metric, k=4)
+        np.testing.assert_array_equal(
+            score_table(side, partner), alignment(a, other, metric=metric, k=4)
         )
-    nearest_neighbors.clear_cache()
 
 
-def test_an_item_is_not_its_own_neighbor_even_if_all_similarities_are_negative():
-    # The corners of a simplex: every pair of items has similarity -1/5.
-    x = np.eye(6, dtype=np.float32) - 1 / 6
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    indices, similarities = nearest_neighbors(jnp.asarray(x), 5)
-    assert np.all(np.asarray(similarities) < 0)
-    assert [sorted(row) for row in np.asarray(indices).tolist()] == [
-        [j for j in range(6) if j != i] for i in range(6)
-    ]
+@pytest.mark.parametrize("metric", METRICS)
+def test_selected_layers_score_as_they_do_among_all(metric):
+    a, b = related()
+    sides = [prepare_side("side", x, metric=metric, k=4) for x in (a, b)]
+    chosen = score_table(sides[0].select([1]), sides[1].select([2, 0]))
+    np.testing.assert_allclose(
+        chosen, score_table(*sides)[[1]][:, [2, 0]], atol=1e-6, err_msg=metric
+    )
+    assert sides[1].select([2, -3]).layer_numbers == (2, 0)
 
 
-def test_of_equal_similarities_the_lower_index_comes_first():
-    # One-hot rows: exact arithmetic, and nothing but ties.
-    one_hot = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0, 1, 2, 3]]
-    indices, _ = nearest_neighbors(jnp.asarray(one_hot), 3)
-    np.testing.assert_array_equal(indices, neighbor_lists(one_hot, 3))
-    np.testing.assert_array_equal(indices[5], [1, 0, 2])
-    assert alignment(one_hot, one_hot, k=3) == 1
+@pytest.mark.parametrize("metric", [name for name in METRICS if METRICS[name].uses_neighbors])
+def test_fewer_neighbors_are_the_beginning_of_the_lists(metric):
+    a, b = related()
+    longer = [prepare_side("side", x, metric=metric, k=9).with_k(4) for x in (a, b)]
+    np.testing.assert_allclose(score_table(*longer), alignment(a, b, metric=metric, k=4), atol=1e-6)
+    assert [side.k for side in longer] == [4, 4]
 
 
-def test_no_array_of_items_by_items_in_a_large_search():
-    compiled = nearest_neighbors.lower(jnp.zeros((20_000, 8)), 10).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 20_000**2  # a quarter of N x N floats
+def test_fewer_neighbors_may_be_copies_where_more_were_not():
+    a = some(n=30)
+    a[:8, 1] = a[0, 1]  # seven copies of each
+    side = prepare_side("text", a, k=8).select([1])
+    with pytest.warns(UserWarning, match=r"layer 1 of text: for 8 of 30 items, k=5"):
+        side.with_k(5)
+
+
+@pytest.mark.parametrize("layers", [(2, 3), (2, 35)])
+def test_permuted_scores_are_exact_by_look_up_and_by_pairs(layers, monkeypatch):
+    a, b = (prepare_side("side", x, k=4) for x in related(layers=layers))
+    orders = np.stack([np.random.default_rng(i).permutation(60) for i in range(9)])
+    looked_up = permuted_maxima(a, b, orders)
+    monkeypatch.setattr(alignment_module, "_GRAM_ITEMS", 10)
+    alignment_module._permuted_maxima.clear_cache()
+    compared = permuted_maxima(a, b, orders)
+    alignment_module._permuted_maxima.clear_cache()
+    np.testing.assert_array_equal(looked_up, compared)
+    # The order that changes nothing gives the score itself, to the last bit.
+    assert permuted_maxima(a, b, np.arange(60)[None])[0] == score_table(a, b).max()
+    assert len(set(looked_up.tolist())) > 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"k": 5}, "text was prepared with k=4 and image with k=5: prepare both alike"),
+        ({"clip": "mean"}, "clip='none' and image with clip='mean'"),
+        ({"metric": "cka"}, "metric='mutual_knn' and image with metric='cka'"),
+    ],
+)
+def test_sides_prepared_differently_are_refused(settings, words):
+    a, b = related()
+    side = prepare_side("text", a, k=4)
+    other = prepare_side("image", b, **{"k": 4} | settings)
+    with pytest.raises(ValueError, match=words):
+        score_table(side, other)
+    with pytest.raises(ValueError, match=words):
+        permuted_maxima(side, other, np.arange(60)[None])
+
+
+def test_sides_of_different_items_and_wrong_cuts_are_refused():
+    a, b = related()
+    side = prepare_side("text", a, k=4)
+    with pytest.raises(ValueError, match="text has 60 items and image has 59"):
+        score_table(side, prepare_side("image", b[:59], k=4))
+    with pytest.raises(ValueError, match="k=5 is more than the 4 neighbours that text"):
+        side.with_k(5)
+    with pytest.raises(ValueError, match="cka has no k; choose one of mutual_knn, cycle_knn"):
+        prepare_side("text", a, metric="cka").with_k(2)
+    for layers in ([], [2], [-3]):
+        with pytest.raises(ValueError, match=r"of text: choose at least one, each in 0\.\.1"):
+            side.select(layers)
 
 
 # Bad input
@@ -299,9 +369,20 @@ def with_value(value, index):
         (some(layers=0), {}, ["a has shape (20, 0, 3)"]),
         (with_value(np.nan, (3, 1, 2)), {}, ["a is nan", "item 3, layer 1, channel 2"]),
         (with_value(-np.inf, (19, 0, 0)), {}, ["a is -inf", "item 19"]),
-        (some().astype(np.float64) * 1e300, {}, ["a is", "inf", "as float32"]),
+        (
+            some().astype(np.float64) * 1e300,
+            {},
+            ["a is", "inf", "as float32", "scale the features down"],
+        ),
         (some() * 1j, {}, ["a has dtype complex"]),
         (np.full((20, 2), "x"), {}, ["a has dtype <U1"]),
+        (some().astype(object), {}, ["a has dtype object", "real numbers"]),
+        ([[1.0, 2.0], [3.0]], {}, ["a is no array", "same number"]),
+        (
+            with_value(np.inf, (3, 1, 2)).astype(np.float16),
+            {},
+            ["a is inf", "item 3, layer 1, channel 2", "float16 overflows above 65504"],
+        ),
         (with_value(0, (4, 1)), {}, ["layer 1 of a", "item 4 is all zeros", "leave these items"]),
         (with_value(7, np.s_[:, 1]), {}, ["layer 1 of a", "same for all 20 items", "drop"]),
         (with_value(7, np.s_[:, 1]), {"metric": "cka"}, ["layer 1 of a", "same for all 20"]),
@@ -318,7 +399,7 @@ def test_bad_input_is_refused_with_the_place_and_the_fix(a, settings, words):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_one_item_is_refused_by_every_metric(metric):
-    with pytest.raises(ValueError, match="1 items are too few"):
+    with pytest.raises(ValueError, match="a has 1 items, which are too few"):
         alignment(some(n=1), some(n=1), metric=metric)
 
 

@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from platojax.evaluation.alignment import METRICS, alignment
-from platojax.evaluation.calibration import calibrate, paired_p_value
+from platojax.evaluation import calibration
+from platojax.evaluation.alignment import METRICS, alignment, prepare_side
+from platojax.evaluation.calibration import (
+    calibrate,
+    calibrate_prepared,
+    paired_p_value,
+    paired_p_value_prepared,
+)
+from tests.evaluation.test_alignment import neighbor_lists
 
 
 def related(n=40, noise=1.0, seed=0):
@@ -144,6 +151,16 @@ def test_metrics_without_neighbors_report_no_k():
     assert calibrate(a, b, metric="svcca", num_permutations=19).k is None
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_prepared_sides_calibrate_to_the_same(metric):
+    a, b = related()
+    sides = [prepare_side("side", x, metric=metric, k=4) for x in (a, b)]
+    got = calibrate_prepared(*sides, num_permutations=19, seed=2)
+    expected = calibrate(a, b, metric=metric, k=4, num_permutations=19, seed=2)
+    assert got.to_json() == expected.to_json()
+    np.testing.assert_array_equal(got.null, expected.null)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -173,3 +190,46 @@ def test_paired_p_value_tells_the_better_aligned_from_the_worse_and_from_its_equ
         for _ in range(40)
     ]
     assert 0.3 < np.mean(p_values) < 0.7
+
+
+def test_paired_p_value_is_the_share_of_sign_flips_whatever_is_held_at_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    b = rng.normal(size=(60, 8))
+    a, other = (b + noise * rng.normal(size=b.shape) for noise in (1.9, 2))
+    counts = [
+        np.array([len(set(p) & set(q)) for p, q in zip(*lists, strict=True)])
+        for lists in ((neighbor_lists(x, 5), neighbor_lists(b, 5)) for x in (a, other))
+    ]
+    difference = counts[0] - counts[1]
+    signs = np.random.default_rng(3).choice([-1.0, 1.0], (500, 60))
+    expected = (1 + np.sum(signs @ difference >= difference.sum())) / 501
+    assert 0.02 < expected < 0.98
+    for elements in (2**22, 60 * 7):
+        monkeypatch.setattr(calibration, "_SIGN_ELEMENTS", elements)
+        assert paired_p_value(a, other, b, k=5, num_permutations=500, seed=3) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (np.zeros((40, 5)), "layer 0 of other: item 0 is all zeros"),
+        (np.full((40, 5), np.nan), "other is nan .* at item 0"),
+        (related()[0], "other has 2 layers, prepared for mutual_knn: .* select one"),
+        (related(n=39)[0][:, 0], "other has 39 items and b has 40"),
+        (related(n=5)[0][:, 0], "other has 5 items, which are too few: mutual_knn with k=5"),
+    ],
+)
+def test_paired_p_value_refuses_what_alignment_refuses(other, words):
+    a, b = (x[:, 0] for x in related())
+    with pytest.raises(ValueError, match=words):
+        paired_p_value(a, other, b, k=5)
+
+
+def test_paired_p_value_refuses_bad_settings():
+    a, b = (x[:, 0] for x in related())
+    with pytest.raises(ValueError, match=r"num_permutations=0 must be in 1\.\.100000"):
+        paired_p_value(a, a, b, num_permutations=0)
+    with pytest.raises(ValueError, match="seed=-1"):
+        paired_p_value(a, a, b, seed=-1)
+    with pytest.raises(ValueError, match="prepared for cka"):
+        paired_p_value_prepared(*[prepare_side("side", b, metric="cka")] * 3)
