@@ -74,25 +74,25 @@ class Checkpoints:
         restored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
         return restored["meta"]
 
-    def restore(self, step: int, abstract_state: Any, data: grain.DatasetIterator) -> Any:
+    def restore(
+        self, step: int, abstract_state: Any, data: grain.DatasetIterator | None = None
+    ) -> Any:
         """Restores the state, and sets the iterator to where it was.
 
         Args:
           step: one that exists.
           abstract_state: `jax.ShapeDtypeStruct`s with the shardings wanted now, whatever they were
             when the step was saved.
-          data: a fresh iterator over the same pipeline; changed in place.
+          data: a fresh iterator over the same pipeline; changed in place. None where only the
+            state is wanted.
 
         Returns:
           The state.
         """
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(abstract_state),
-                data=grain.checkpoint.CheckpointRestore(data),
-            ),
-        )
+        items = {"state": ocp.args.StandardRestore(abstract_state)}
+        if data is not None:
+            items["data"] = grain.checkpoint.CheckpointRestore(data)
+        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         # Orbax may return arrays that alias its own read buffers; a copy can be donated safely.
         return jax.tree.map(lambda x: x.copy(), restored["state"])
 

@@ -6,18 +6,12 @@ Commands import what they need when they run, so that `--help` does not wait for
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
-import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from platojax.evaluation.calibration import Calibrated
-    from platojax.evaluation.features import Features
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -45,11 +39,12 @@ def one_line_errors() -> Iterator[None]:
 
 @app.command()
 def score(
-    a: Annotated[
-        str, typer.Argument(metavar="A", help="Feature folder, .npy, .npz or platonic-rep .pt.")
-    ],
-    b: Annotated[
-        str, typer.Argument(metavar="B", help="Features of the same items in the same order.")
+    encoders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B [C ...]",
+            help="Feature folders, .npy, .npz or platonic-rep .pt, of the same items in one order.",
+        ),
     ],
     metric: Annotated[
         str,
@@ -61,35 +56,123 @@ def score(
     clip: Annotated[
         str, typer.Option(help="Outliers: none, exact or mean (.95 quantile of magnitudes).")
     ] = "none",
+    layers: Annotated[
+        list[str],
+        typer.Option(
+            help="all, last, names, indices (-1), ranges (3-7), beginnings (block_*), with commas; "
+            "once for all encoders, or once for each."
+        ),
+    ] = ["all"],  # noqa: B006  (typer reads the default, nobody changes it)
     permutations: Annotated[int, typer.Option(help="Wrong pairings to compare with.")] = 200,
-    seed: Annotated[int, typer.Option(help="Of the permutations.")] = 0,
+    subsamples: Annotated[int, typer.Option(help="Of the confidence interval.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of permutations, subsamples and halves.")] = 0,
+    against: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            metavar="DIR", help="Rank all feature folders in DIR by how well A fits them."
+        ),
+    ] = None,
+    untrained: Annotated[
+        str | None, typer.Option(metavar="A0", help="Features of A before its training.")
+    ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Also for fewer items and other k.")
+    ] = False,
     json_out: Annotated[
         str | None,
         typer.Option("--json", metavar="OUT", help="Also write JSON here; - for JSON on stdout."),
     ] = None,
+    plot: Annotated[
+        pathlib.Path | None, typer.Option(metavar="OUT", help="Also draw here: .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
-    """How well the representations A and B agree, beside what chance would give."""
+    """How well the representations of encoders agree, beside what chance would give."""
     with one_line_errors():
-        from platojax.evaluation.alignment import check_settings
-        from platojax.evaluation.calibration import calibrate
-        from platojax.evaluation.features import check_same_items, read_features
+        from platojax.commands import score as command
+        from platojax.evaluation.scorecard import Protocol
 
-        check_settings(metric, k, clip)
-        sides = read_features(a), read_features(b)
-        check_same_items(*sides)
-        result = calibrate(
-            sides[0].features,
-            sides[1].features,
-            metric=metric,  # type: ignore[arg-type]  # checked above
-            k=k,
-            clip=clip,  # type: ignore[arg-type]
-            num_permutations=permutations,
-            seed=seed,
+        command.run(
+            encoders,
+            Protocol(
+                metric=metric,  # type: ignore[arg-type]  # checked where it is used
+                k=k,
+                clip=clip,  # type: ignore[arg-type]
+                num_permutations=permutations,
+                num_subsamples=subsamples,
+                seed=seed,
+            ),
+            layers=layers,
+            against=against,
+            untrained=untrained,
+            curves=curves,
+            json_out=json_out,
+            plot=plot,
         )
-        if json_out != "-":
-            _print_score(result, sides)
-        if json_out is not None:
-            _write_json(json_out, _score_document(result, sides))
+
+
+@app.command()
+def extract(
+    encoder: Annotated[
+        pathlib.Path,
+        typer.Option(
+            help="Hugging Face folder, DINOv2 .pth, .onnx, WORKDIR/RUN, or a .py list of encoders."
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="emoji[:heldout|:train]; a folder of images; .jsonl, .csv, .tsv, .parquet or .txt."
+        ),
+    ],
+    out: Annotated[pathlib.Path, typer.Option(help="The feature folder to be.")],
+    modality: Annotated[
+        str | None, typer.Option(help="text or image, of an encoder of both.")
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="Such as cls, mean or last; several with commas. Default: by encoder."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 (default) or bfloat16.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Texts or images at a time.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens at most.")] = None,
+    special_tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--special-tokens/--no-special-tokens", help="Such as BOS.", show_default=False
+        ),
+    ] = None,
+    observations: Annotated[
+        int | None,
+        typer.Option(help="Take the first so many of each item; default: all, averaged."),
+    ] = None,
+    untrained: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Random weights instead: the control.")
+    ] = None,
+    models: Annotated[
+        pathlib.Path | None, typer.Option(help="Where the folders of a list of encoders are.")
+    ] = None,
+) -> None:
+    """Features of a frozen encoder, extracted once; a killed extraction goes on where it was."""
+    with one_line_errors():
+        from platojax.commands import extract as command
+        from platojax.open_encoder import EncoderOptions
+
+        if modality not in (None, "text", "image"):
+            raise ValueError(f"--modality {modality!r} must be text or image")
+        options = EncoderOptions(
+            modality=modality,  # type: ignore[arg-type]  # checked above
+            pooling=tuple(pooling.split(",")) if pooling else None,
+            dtype=dtype,
+            batch_size=batch_size,
+            max_length=max_length,
+            special_tokens=special_tokens,
+            untrained=untrained,
+        )
+        done = command.run(
+            encoder, data, out, options=options, observations=observations, models=models
+        )
+    if not done:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -118,64 +201,3 @@ def report(
 
         scenes = [*load_emoji("heldout"), *load_emoji("train")]
         typer.echo(f"Report: {write_page(workdir, scenes)}")
-
-
-def _print_score(result: Calibrated, sides: tuple[Features, Features]) -> None:
-    import rich.box
-    import rich.console
-    import rich.table
-    import rich.text
-
-    rows = []
-    for name, side, layer in zip("AB", sides, result.layers, strict=True):
-        rows.append((name, str(side.path)))
-        if side.meta:
-            rows.append(("", f"{side.meta.encoder}, {side.meta.pooling}, {side.meta.dataset}"))
-        position = f"{layer} of 0..{side.features.shape[1] - 1}"
-        rows.append(
-            ("  layer", f"{side.meta.layers[layer]} ({position})" if side.meta else position)
-        )
-    rows += [
-        ("score", f"{result.score:.4f}  (maximum over layers)"),
-        ("chance", f"{result.chance:.4f}"),
-        ("p-value", f"{result.p_value:.4f}"),
-        ("calibrated", f"{result.calibrated:.4f}"),
-        ("threshold", f"{result.threshold:.4f}  (alpha {result.alpha:g})"),
-        ("metric", result.metric),
-        ("k", "none" if result.k is None else str(result.k)),
-        ("N", f"{result.n} items"),
-        ("clip", result.clip),
-        ("permutations", f"{result.num_permutations}, seed {result.seed}"),
-    ]
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        # As Text, because a path may hold the square brackets of rich's markup.
-        table.add_row(name, rich.text.Text(value, overflow="fold"))
-    rich.console.Console().print(table)
-
-
-def _score_document(result: Calibrated, sides: tuple[Features, Features]) -> dict[str, Any]:
-    from platojax.evaluation.features import library_versions
-
-    names = [side.layer_name(layer) for side, layer in zip(sides, result.layers, strict=True)]
-    described = (
-        {"path": str(side.path), "meta": side.meta.to_json() if side.meta else None}
-        for side in sides
-    )
-    return {
-        **result.to_json(),
-        "layer_names": names,
-        **dict(zip("ab", described, strict=True)),
-        "versions": library_versions(),
-    }
-
-
-def _write_json(out: str, document: dict[str, Any]) -> None:
-    """Strict JSON: a NaN would be an error here, not a word that other parsers refuse."""
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if out == "-":
-        sys.stdout.write(text)
-    else:
-        pathlib.Path(out).write_text(text, encoding="utf-8")

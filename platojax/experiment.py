@@ -10,21 +10,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from platojax import terminal, validation
-from platojax.arm import Params, make_arm
-from platojax.data.observations import TextCodec, image_observations, text_observations
+from platojax.arm import Params
+from platojax.data.items import Items, emoji_items
 from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
-from platojax.evaluation.features import FeatureMeta, write_features
 from platojax.files import write_whole
-from platojax.hashing import hash_items, hash_tree
 from platojax.report.page import write_page
+from platojax.run_encoder import make_run_encoder
+from platojax.runs import Run, resolve_runs
 from platojax.train import total_steps, train
 
 _PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of config.evaluation
@@ -33,24 +32,6 @@ _FINISHED = "finished"  # this empty file in a run's folder says that nothing is
 
 class WorkdirError(ValueError):
     """The workdir belongs to another run."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One arm under one seed.
-
-    Attributes:
-      arm: name of the arm.
-      config: what `train` needs, complete.
-    """
-
-    arm: str
-    config: ConfigDict
-
-    @property
-    def name(self) -> str:
-        """Of the run's folder in the workdir."""
-        return f"{self.arm}-seed{self.config.seed}"
 
 
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -99,28 +80,6 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
         console.print(f"Report: {write_page(workdir, scenes)}")
 
 
-def resolve_runs(config: ConfigDict) -> list[Run]:
-    """The runs of an experiment, in order: each arm under each of its seeds.
-
-    What an arm does not say itself is as `config.text` or `config.image` has it, by its modality.
-
-    Raises:
-      ValueError: if an arm's modality is unknown, or it has no seed.
-    """
-    runs = []
-    for name, arm in config.arms.items():
-        if arm.modality not in ("text", "image"):
-            raise ValueError(
-                f"config.arms.{name}.modality must be 'text' or 'image'; got {arm.modality!r}."
-            )
-        validation.check_positive(arm, f"config.arms.{name}.", ("seeds",))
-        for seed in range(config.seed, config.seed + arm.seeds):
-            runs.append(Run(name, ConfigDict({**config[arm.modality], **arm, "seed": seed})))
-    if not runs:
-        raise ValueError("config.arms is empty: there is nothing to train.")
-    return runs
-
-
 def _train(
     run: Run,
     evaluation: ConfigDict,
@@ -133,33 +92,22 @@ def _train(
     """Trains a run, and keeps the features of all scenes at its snapshots."""
     config = run.config
     folder = workdir / run.name
-    arm = make_arm(config, tokenizer)
-    encode = jax.jit(lambda params, views: arm.encode(params, views)["layers"])
     last = total_steps(config)
     snapshots = sorted({round(share * last) for share in evaluation.snapshots} | {0, last})
-    observations = observe(config, evaluation, scenes, tokenizer)
+    items = evaluation_items(evaluation, scenes)
+    encoder = make_run_encoder(run.name, config, tokenizer, params={})
 
     def keep_features(step: int, params: Params) -> None:
-        features = extract(lambda views: encode(params, views), observations)
-        meta = FeatureMeta(
-            encoder=f"{run.name}, step {step}",
-            weights_hash=hash_tree(params["encoder"]),
-            dataset="emoji, heldout then train",
-            items_hash=hash_items([scene.scene_id for scene in scenes]),
-            preprocessing=_preprocessing(config, evaluation),
-            pooling="mean over patches or valid tokens; last_token: the last valid one",
-            layers=arm.layer_names,
-            dtype=config.dtype,
-        )
-        if step not in (0, last):  # for the curves; all layers are kept of the two ends only
-            only = arm.layer_names.index("embedding")
-            features = features[:, only : only + 1]
-            meta = dataclasses.replace(meta, layers=("embedding",))
+        name = f"{run.name}, step {step}"
+        # All layers are kept of the two ends; in between is for the curves.
+        layers = encoder.all_layers if step in (0, last) else ("embedding",)
         target = folder / "features" / f"step_{step}"
         # A process that was killed before its next checkpoint may have been here, with other
         # libraries or devices and so with other last bits.
         shutil.rmtree(target, ignore_errors=True)
-        write_features(target, features, meta)
+        extract(
+            dataclasses.replace(encoder, name=name, params=params, layers=layers), items, target
+        )
 
     train(
         config,
@@ -174,36 +122,14 @@ def _train(
     (folder / _FINISHED).touch()
 
 
-def observe(
-    config: ConfigDict, evaluation: ConfigDict, scenes: Sequence[Scene], tokenizer: Tokenizer
-) -> np.ndarray:
-    """The observations by which a run's encoder is judged: `[O, N, ...]`, O of each scene.
-
-    Args:
-      config: of the run.
-      evaluation: `config.evaluation` of the experiment.
-      scenes: N scenes.
-      tokenizer: of the text arms.
-    """
-    if config.modality == "text":
-        codec = TextCodec(tokenizer, config.encoder.max_length)
-        return text_observations(scenes, evaluation.sources, codec)
-    return image_observations(
-        scenes, evaluation.artists, evaluation.drawings, config.encoder.image_size
-    )
-
-
-def _preprocessing(config: ConfigDict, evaluation: ConfigDict) -> str:
-    """What `observe` shows of a scene."""
-    if config.modality == "text":
-        return (
-            f"mean over the name and keywords by {', '.join(evaluation.sources)}, "
-            f"at most {config.encoder.max_length} tokens each"
-        )
-    return (
-        f"mean over the drawings by the first {evaluation.drawings} of "
-        f"{', '.join(evaluation.artists)} who drew the scene, resized to "
-        f"{config.encoder.image_size} pixels, bilinear"
+def evaluation_items(evaluation: ConfigDict, scenes: Sequence[Scene]) -> Items:
+    """What every run's encoder is judged by: these observations of all scenes."""
+    return emoji_items(
+        scenes,
+        name="emoji, heldout then train",
+        sources=evaluation.sources,
+        artists=evaluation.artists,
+        drawings=evaluation.drawings,
     )
 
 

@@ -1,13 +1,21 @@
 """What a run shows in the terminal: a progress line per arm, then the tables of scores."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from platojax.evaluation.comparison import short_number, summarise
@@ -47,6 +55,21 @@ def progress_line(console: Console, name: str) -> Iterator[ProgressLine]:
     )
     with progress:
         yield ProgressLine(progress, progress.add_task(name, total=None, state="compiling"))
+
+
+@contextmanager
+def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many of so many are done; yields the function to call with their number."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+    )
+    with progress:
+        task = progress.add_task(escape(name), total=total)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def scores_table(scores: Mapping[str, Any], items: str) -> Table:

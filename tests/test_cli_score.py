@@ -1,4 +1,5 @@
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -7,8 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from platojax.cli import app
+from platojax.evaluation.alignment import alignment
 from platojax.evaluation.calibration import calibrate
+from platojax.evaluation.confidence import confidence_interval
+from platojax.evaluation.controls import pca_control
 from platojax.evaluation.features import FeatureMeta, write_features
+from platojax.evaluation.retrieval import held_out_retrieval
 from platojax.hashing import hash_items
 
 
@@ -42,20 +47,9 @@ def run(*arguments, columns="80"):
 
 
 def test_shows_the_score_and_its_whole_protocol_in_80_columns(sides):
-    settings = [
-        "--metric",
-        "lcs_knn",
-        "--k",
-        "4",
-        "--clip",
-        "mean",
-        "--permutations",
-        "30",
-        "--seed",
-        "5",
-    ]
-    result = run("image", "text.npy", *settings)
-    assert result.exit_code == 0
+    settings = ["--metric", "lcs_knn", "--k", "4", "--clip", "mean", "--permutations", "30"]
+    result = run("image", "text.npy", *settings, "--seed", "5", "--subsamples", "50")
+    assert result.exit_code == 0, result.output
     expected = calibrate(*sides, metric="lcs_knn", k=4, clip="mean", num_permutations=30, seed=5)
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines() if line.strip()]
     shown = {row[0]: row[1].strip() for row in rows if len(row) == 2}
@@ -64,12 +58,13 @@ def test_shows_the_score_and_its_whole_protocol_in_80_columns(sides):
     assert shown["p-value"] == f"{expected.p_value:.4f}"
     assert shown["calibrated"] == f"{expected.calibrated:.4f}"
     assert shown["threshold"].startswith(f"{expected.threshold:.4f}")
-    assert (shown["metric"], shown["k"], shown["clip"]) == ("lcs_knn", "4", "mean")
-    assert (shown["N"], shown["permutations"]) == ("40 items", "30, seed 5")
+    protocol = " ".join(result.stdout.split()).rpartition("lcs_knn, ")[2]
+    assert protocol.startswith("k = 4, N = 40, clip mean; maximum over layers; null of 30 ")
+    assert protocol.endswith("95% interval by 50 subsamples of 50%; seed 5")
     layers = [row[1].strip() for row in rows if row[0] == "layer"]
     i, j = expected.layers
     assert layers == [f"block {i + 1} ({i} of 0..1)", f"{j} of 0..2"]
-    assert "vit, mean over tokens, flickr30k/test" in result.stdout
+    assert "vit; mean over tokens; flickr30k/test" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -93,23 +88,142 @@ def test_json_holds_the_same_numbers_and_what_the_features_are(sides):
     with open("out.json") as file:
         values = json.load(file, parse_constant=refuse)
     expected = calibrate(*sides, k=4)
-    assert values.items() >= expected.to_json().items()
-    assert values["a"] == {"path": "image", "meta": meta("vit", ("block 1", "block 2")).to_json()}
-    assert values["b"] == {"path": "text.npy", "meta": None}
-    assert values["layer_names"] == [f"block {expected.layers[0] + 1}", str(expected.layers[1])]
+    (pair,) = values["pairs"]
+    assert pair["calibrated"] == expected.to_json()
+    assert pair["layer_names"] == [f"block {expected.layers[0] + 1}", str(expected.layers[1])]
+    assert [pair["a"], pair["b"]] == [0, 1]
+    assert values["encoders"][0] == {
+        "path": "image",
+        "layers": ["block 1", "block 2"],
+        "meta": meta("vit", ("block 1", "block 2")).to_json(),
+    }
+    assert values["encoders"][1] == {"path": "text.npy", "layers": ["0", "1", "2"], "meta": None}
+    assert values["protocol"]["k"] == 4
     assert values["versions"]["numpy"] == np.__version__
 
 
 def test_json_on_stdout_is_all_there_is_on_stdout(sides):
     result = run("image", "text.npy", "--k", "4", "--json", "-")
-    assert json.loads(result.stdout)["score"] == calibrate(*sides, k=4).score
+    (pair,) = json.loads(result.stdout)["pairs"]
+    assert pair["calibrated"]["score"] == calibrate(*sides, k=4).score
+
+
+def pair_of(*arguments):
+    """What `--json` says about the first pair."""
+    result = run(*arguments, "--json", "-")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["pairs"][0]
 
 
 def test_a_metric_without_neighbors_shows_no_k(sides):
-    result = run("image", "text.npy", "--metric", "svcca", "--json", "out.json")
-    assert ["k", "none"] in [line.split() for line in result.stdout.splitlines()]
+    result = run("image", "text.npy", "--metric", "svcca")
+    assert "svcca, N = 40" in result.stdout
+    assert pair_of("image", "text.npy", "--metric", "svcca")["calibrated"]["k"] is None
+
+
+def test_the_numbers_about_the_best_layers_are_those_of_the_functions(sides):
+    image, text = sides
+    pair = pair_of("image", "text.npy", "--k", "4", "--seed", "2", "--curves")
+    i, j = pair["calibrated"]["layers"]
+    x, y = image[:, i], text[:, j]
+    assert pair["interval"] == confidence_interval(x, y, k=4, seed=2).to_json()
+    assert pair["width_matched"] == pca_control(x, y, k=4).to_json()
+    assert pair["retrieval"] == held_out_retrieval(x, y, seed=2).to_json()
+    assert [point["n"] for point in pair["against_items"]] == [20, 40]
+    assert [point["k"] for point in pair["against_k"]] == [1, 2, 4, 8]
+    assert pair["against_k"][2]["score"] == pair["calibrated"]["score"]
+    assert pair["against_items"][1]["mean"] == pair["calibrated"]["score"]
+
+
+def test_clipping_is_by_all_layers_also_where_one_is_looked_at(sides):
+    image, text = sides
+    text[:, 1] *= 100
+    np.save("text.npy", text)
+    pair = pair_of("image", "text.npy", "--k", "4", "--clip", "exact")
+    i, j = pair["calibrated"]["layers"]
+    table = alignment(image, text, k=4, clip="exact")
+    assert pair["interval"]["score"] == pair["calibrated"]["score"] == float(table[i, j])
+
+
+def test_layers_are_chosen_for_all_or_for_each(sides):
+    image, text = sides
+    one = pair_of("image", "text.npy", "--layers", "last")
+    assert one["layer_names"] == ["block 2", "2"]
+    assert one["calibrated"]["score"] == float(alignment(image[:, 1], text[:, 2])[0, 0])
+    each = pair_of("image", "text.npy", "--layers", "block*", "--layers", "0")
+    assert np.shape(each["calibrated"]["table"]) == (2, 1)
+
+
+def test_several_encoders_are_scored_pair_by_pair(sides):
+    np.save("noise.npy", np.random.default_rng(1).normal(size=(40, 7)))
+    result = run("image", "text.npy", "noise.npy", "--k", "4", "--json", "out.json")
+    assert result.exit_code == 0, result.output
     with open("out.json") as file:
-        assert json.load(file)["k"] is None
+        pairs = json.load(file)["pairs"]
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [(0, 1), (0, 2), (1, 2)]
+    assert pairs[0]["calibrated"] == calibrate(*sides, k=4).to_json()
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "noise.npy" in result.stdout
+
+
+def test_cached_encoders_are_ranked_by_how_well_they_fit(sides, tmp_path):
+    image, text = sides
+    rng = np.random.default_rng(1)
+    (tmp_path / "cache").mkdir()
+    write_features("cache/text", text, meta("good", ("a", "b", "c")))
+    write_features("cache/deep/noise", rng.normal(size=(40, 1, 7)), meta("bad", ("only",)))
+    write_features("cache/self", image, meta("same", ("x", "y")))
+    write_features("cache/other", rng.normal(size=(30, 1, 7)), meta("other", ("only",), n=30))
+    result = run("image", "--against", "cache", "--k", "4", "--json", "out.json")
+    assert result.exit_code == 0, result.output
+    assert "1 of 4 encoders are of other items" in result.stdout
+    with open("out.json") as file:
+        document = json.load(file)
+    ranked = [document["encoders"][pair["b"]]["meta"]["encoder"] for pair in document["pairs"]]
+    assert ranked == ["same", "good", "bad"]
+    result = run(
+        *("image", "--against", "cache", "--k", "4", "--json", "out.json"),
+        *("--layers", "block 1", "--layers", "last"),
+    )
+    with open("out.json") as file:
+        document = json.load(file)
+    assert [encoder["layers"] for encoder in document["encoders"]] == [
+        *(["block 1"], ["only"], ["y"], ["c"])
+    ]
+
+
+def test_what_training_added_is_said(sides):
+    image, _ = sides
+    start = np.random.default_rng(1).normal(size=image.shape).astype(np.float32)
+    write_features("start", start, meta("vit, untrained", ("block 1", "block 2")))
+    arguments = ["image", "text.npy", "--k", "4", "--untrained", "start"]
+    above = pair_of(*arguments)["above_untrained"]
+    assert above["difference"] == pytest.approx(above["score"] - above["untrained"])
+    assert above["p_value"] < 0.05
+    assert "untrained A" in run(*arguments).stdout
+
+
+@pytest.mark.parametrize("name", ["one.png", "one.svg", "one.pdf"])
+def test_a_figure_is_drawn(sides, name):
+    result = run("image", "text.npy", "--k", "4", "--curves", "--plot", name)
+    assert result.exit_code == 0, result.output
+    assert len(pathlib.Path(name).read_bytes()) > 5000
+
+
+def test_a_figure_of_several_pairs_names_them(sides):
+    np.save("noise.npy", np.random.default_rng(1).normal(size=(40, 7)))
+    run("image", "text.npy", "noise.npy", "--k", "4", "--plot", "bars.svg")
+    assert pathlib.Path("bars.svg").read_text().count("<!-- image ~ text.npy -->") == 1
+
+
+def test_few_items_are_scored_without_what_they_do_not_allow(sides):
+    image, text = sides
+    np.save("a.npy", image[:12])
+    np.save("b.npy", text[:12])
+    pair = pair_of("a.npy", "b.npy", "--curves")
+    assert pair["interval"] is None
+    assert pair["retrieval"] is None
+    assert pair["calibrated"]["n"] == 12
 
 
 def test_copies_are_warned_of_in_one_line(sides):
@@ -118,7 +232,7 @@ def test_copies_are_warned_of_in_one_line(sides):
     np.save("copies.npy", text)
     result = run("image", "copies.npy", "--k", "4")
     assert result.exit_code == 0
-    assert result.stderr.startswith("warning: layer 0 of b: for 8 of 40 items")
+    assert result.stderr.startswith("warning: layer 0 of copies.npy: for 8 of 40 items")
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -131,10 +245,30 @@ def test_copies_are_warned_of_in_one_line(sides):
         (["image", "nan.npy"], "nan.npy is nan at item 2, layer 0, channel 1"),
         (["image", "text.npy", "--metric", "cosine"], "metric='cosine' is unknown; choose one of"),
         (["image", "text.npy", "--clip", "hard"], "clip='hard'"),
-        (["image", "text.npy", "--k", "40"], "40 items are too few: mutual_knn with k=40"),
+        (
+            ["image", "text.npy", "--k", "40"],
+            "image has 40 items, which are too few: mutual_knn with k=40",
+        ),
         (["image", "text.npy", "--k", "0"], "k=0"),
         (["image", "text.npy", "--permutations", "5"], "num_permutations=5"),
         (["image", "text.npy", "--json", "no/such/folder/out.json"], "no/such/folder/out.json"),
+        (
+            ["image", "text.npy", "--plot", "no/such/folder/out.png"],
+            "no/such/folder does not exist",
+        ),
+        (["image", "text.npy", "--plot", "out.txt"], "out.txt"),
+        (
+            ["image", "text.npy", "--layers", "block 9"],
+            "image: layers='block 9' fits none of the 2",
+        ),
+        (["image", "text.npy", *["--layers", "last"] * 3], "3 choices of layers for 2 encoders"),
+        (["image", "text.npy", "--subsamples", "1"], "num_subsamples=1"),
+        (["image", "text.npy", "text.npy", "short.npy"], "image has 40 items and short.npy has 30"),
+        (["image", "text.npy", "--untrained", "text.npy"], "text.npy has 3 layers and image has 2"),
+        (["image"], "give at least two encoders, or one and --against FOLDER"),
+        (["image", "text.npy", "--against", "."], "--against takes one encoder, not 2"),
+        (["image", "--against", "empty"], "empty holds no feature folders"),
+        (["text.npy", "--against", "."], "text.npy does not say which items it is of"),
         (["image", "model.pt"], "pip install torch"),
     ],
 )
@@ -147,8 +281,8 @@ def test_bad_input_is_one_clear_line_on_stderr_and_exit_code_2(
     nan = text.copy()
     nan[2, 0, 1] = np.nan
     np.save("nan.npy", nan)
-    with open("model.pt", "wb"):
-        pass
+    pathlib.Path("model.pt").touch()
+    pathlib.Path("empty").mkdir()
     other = meta("vit", ("a", "b", "c"))
     write_features("other", text, FeatureMeta(**vars(other) | {"items_hash": hash_items(["x"])}))
     result = run(*arguments)

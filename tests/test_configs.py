@@ -8,7 +8,8 @@ import pytest
 from platojax.arm import make_arm
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
-from platojax.experiment import observe, resolve_runs
+from platojax.experiment import evaluation_items
+from platojax.runs import resolve_runs
 from tests import tiny
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -37,8 +38,8 @@ def test_every_arm_of_every_config_builds(path, form):
         params = jax.eval_shape(arm.init, jax.random.key(0), one[:, None])
         loss, _ = jax.eval_shape(arm.loss, params, one[:, None], jax.random.key(0))
         assert loss.shape == ()
-        observations = observe(run.config, config.evaluation, scenes[:2], tokenizer)
-        assert observations.shape[1] == 2
+    items = evaluation_items(config.evaluation, scenes[:2])
+    assert len(items.texts) == len(items.images) == 2
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -15,6 +15,7 @@ import pytest
 
 from platojax import experiment
 from platojax.evaluation.features import read_features
+from platojax.runs import resolve_runs
 from platojax.tracking import read_jsonl
 from tests import tiny
 
@@ -158,7 +159,7 @@ def test_sigterm_saves_says_so_and_goes_on(config_file, whole, tmp_path):
 def test_runs_take_from_their_modality_what_the_arm_does_not_say():
     config = tiny.experiment_config()
     config.arms.text_good.batch_size = 4
-    runs = {run.name: run.config for run in experiment.resolve_runs(config)}
+    runs = {run.name: run.config for run in resolve_runs(config)}
     assert list(runs) == RUNS
     assert runs["text_good-seed1"].batch_size == 4
     assert runs["text_good-seed1"].seed == 1
@@ -170,7 +171,7 @@ def test_an_unknown_modality_is_refused():
     config = tiny.experiment_config()
     config.arms.text_good.modality = "sound"
     with pytest.raises(ValueError, match=r"config.arms.text_good.modality .* got 'sound'"):
-        experiment.resolve_runs(config)
+        resolve_runs(config)
 
 
 def _checkpoint(step):

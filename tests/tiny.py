@@ -14,7 +14,7 @@ def tokenizer() -> Tokenizer:
 
 def arm_config(arm: str = "text_good", **changes) -> ConfigDict:
     """The resolved config of one run, with `changes` at its top level."""
-    from platojax.experiment import resolve_runs
+    from platojax.runs import resolve_runs
 
     run = next(run for run in resolve_runs(experiment_config()) if run.arm == arm)
     return ConfigDict({**run.config, **changes})

@@ -6,16 +6,15 @@ from `.npy`, `.npz` and the `.pt` files of platonic-rep.
 """
 
 import dataclasses
+import fcntl
+import importlib.metadata
 import json
 import os
 import pathlib
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,16 +22,20 @@ import platojax
 
 _FEATURES = "features.npy"
 _META = "meta.json"
+_PROGRESS = "progress.json"  # only in folders that are being written
+# What makes features the same, of their meta.
+_OPTIONAL = ("content_hash", "request")  # folders of version 0.1.0 lack them
+_IDENTITY = (
+    *("weights_hash", "items_hash", "content_hash", "preprocessing", "pooling", "layers", "dtype"),
+)
 # Rows looked at together when values are checked, so that a large file is never in memory at once.
 _CHECK_BYTES = 2**26
 
 
-def library_versions() -> dict[str, str]:
-    """The versions of the libraries that computed the features."""
-    return {
-        "platojax": platojax.__version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
+def library_versions(*others: str) -> dict[str, str]:
+    """The versions of the libraries that computed: platojax, jax, numpy and the others named."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "numpy", *others)} | {
+        "platojax": platojax.__version__
     }
 
 
@@ -50,6 +53,8 @@ class FeatureMeta:
         layers: name of each layer, in the order of axis 1.
         dtype: number format the encoder computed in; what is stored is always float32.
         versions: of the libraries.
+        content_hash: of the texts or images themselves; empty where unknown.
+        request: by which `platojax extract` knows at a glance what it made; empty elsewhere.
     """
 
     encoder: str
@@ -61,6 +66,8 @@ class FeatureMeta:
     layers: tuple[str, ...]
     dtype: str = "float32"
     versions: Mapping[str, str] = dataclasses.field(default_factory=library_versions)
+    content_hash: str = ""
+    request: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The content of `meta.json`."""
@@ -76,12 +83,11 @@ class FeatureMeta:
         if not isinstance(values, dict):
             raise ValueError(f"expected an object, found {type(values).__name__}")
         fields = [field.name for field in dataclasses.fields(cls)]
-        missing = [name for name in fields if name not in values]
+        missing = [name for name in fields if name not in values and name not in _OPTIONAL]
         unknown = [name for name in values if name not in fields]
         if missing or unknown:
             raise ValueError(f"missing fields {missing}, unknown fields {unknown}")
-        for name in fields:
-            value = values[name]
+        for name, value in values.items():
             if name == "layers":
                 right = isinstance(value, list) and all(isinstance(x, str) for x in value)
             elif name == "versions":
@@ -115,10 +121,6 @@ class Features:
 def write_features(folder: str | os.PathLike, features: Any, meta: FeatureMeta) -> None:
     """Writes a feature folder so that it is there whole or not at all.
 
-    Everything is written to a hidden folder beside it, flushed to the disk, and then renamed. Of an
-    existing feature folder with equal meta (the same features, computed again) the features are
-    replaced; anything else that exists is left alone.
-
     Args:
         folder: where; parents are created.
         features: [N, L, D], real and finite; stored as float32.
@@ -126,42 +128,154 @@ def write_features(folder: str | os.PathLike, features: Any, meta: FeatureMeta) 
 
     Raises:
         ValueError: features are not finite, have the wrong shape, or meta names other layers.
-        FileExistsError: `folder` exists and holds something else.
+        FileExistsError: `folder` exists.
     """
-    folder = pathlib.Path(folder)
     array = np.asarray(features)
     if array.ndim != 3:
         raise ValueError(f"features have shape {array.shape}; needed are [items, layers, width]")
     array = _checked(array, "features")
     _check_layers(array, meta, "features")
-    replace = folder.exists()
-    if replace:
-        _check_replaceable(folder, meta)
+    with FeatureWriter(folder, len(array), array.shape[2], meta, resume=False) as writer:
+        writer.append(array)
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(
-        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
-    )
-    try:
-        # One level deeper, because a folder from mkdtemp is readable by its owner only.
-        fresh = temporary / folder.name
-        fresh.mkdir()
-        with (fresh / _FEATURES).open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+
+class FeatureWriter:
+    """A feature folder in the making, filled row by row; a killed one is taken up again.
+
+    The rows go to a memory-mapped array in a hidden folder `.NAME.partial` beside the target, which
+    is renamed to it when all rows are there: what carries the target's name is whole. After each
+    `append` the rows are on the disk, and a later writer with equal meta goes on behind them.
+
+        with FeatureWriter(folder, num_items, width, meta) as writer:
+            for start in range(writer.done, num_items, 512):
+                writer.append(features_of(start, start + 512))
+
+    Attributes:
+        done: rows that are there.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        num_items: int,
+        width: int,
+        meta: FeatureMeta,
+        *,
+        resume: bool = True,
+    ) -> None:
+        """Starts, or takes up, the writing.
+
+        Args:
+            folder: where; parents are created.
+            num_items: N.
+            width: D.
+            meta: what the features are of; L is the number of its layers.
+            resume: whether to go on behind the rows that an earlier writer left.
+
+        Raises:
+            FileExistsError: `folder` exists.
+            ValueError: another process is writing the same folder.
+            OSError: the disk has no room for all rows.
+        """
+        self._folder = pathlib.Path(os.path.abspath(folder))
+        self._shape = (num_items, len(meta.layers), width)
+        self._meta = meta
+        if self._folder.exists():
+            raise FileExistsError(f"{folder} exists; delete it or give another path")
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = self._folder.with_name(f".{self._folder.name}.partial")
+        self._partial.mkdir(exist_ok=True)
+        self._lock = os.open(self._partial, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise ValueError(
+                f"another process is writing {folder}; wait for it or give another path"
+            ) from error
+        if self._folder.exists():  # another process has finished it meanwhile
+            os.close(self._lock)
+            raise FileExistsError(f"{folder} exists; delete it or give another path")
+        self.done = self._rows_kept() if resume else 0
+        try:
+            self._array = self._open_array()
+        except OSError:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> "FeatureWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            os.close(self._lock)
+
+    def append(self, features: np.ndarray) -> None:
+        """Writes the next rows and waits until the disk has them.
+
+        Args:
+            features: [n, L, D], finite.
+
+        Raises:
+            ValueError: they are not finite, or do not fit.
+        """
+        stop = self.done + len(features)
+        if features.shape[1:] != self._shape[1:] or stop > self._shape[0]:
+            raise ValueError(
+                f"features {features.shape} behind {self.done} rows do not fit {self._shape}"
+            )
+        if len(features):
+            # The number of the item in the message is that in the whole array.
+            self._array[self.done : stop] = _checked(features, "features", self.done)
+            self._array.flush()
+            self.done = stop
+            self._write_json(_PROGRESS, self._state())
+
+    def _open_array(self) -> np.memmap:
+        path = self._partial / _FEATURES
+        if self.done:
+            return np.lib.format.open_memmap(path, mode="r+")
+        for stale in self._partial.iterdir():
+            stale.unlink()
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=self._shape)
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            with path.open("r+b") as file:
+                # The file is sparse: with no room for a row, the mapping would end the process.
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
+
+    def _state(self) -> dict[str, Any]:
+        return {"meta": self._meta.to_json(), "shape": list(self._shape), "done": self.done}
+
+    def _rows_kept(self) -> int:
+        """Rows that an earlier writer of the same features left."""
+        try:
+            saved = json.loads((self._partial / _PROGRESS).read_text(encoding="utf-8"))
+            self.done = done = int(saved["done"])
+            mapped = np.load(self._partial / _FEATURES, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+        return done if saved == self._state() and mapped.shape == self._shape else 0
+
+    def _finish(self) -> None:
+        if self.done != self._shape[0]:
+            raise ValueError(f"{self.done} of {self._shape[0]} rows were written")
+        self._write_json(_META, self._meta.to_json())
+        _sync_folder(self._partial)
+        self._partial.rename(self._folder)
+        _sync_folder(self._folder.parent)
+        (self._folder / _PROGRESS).unlink(missing_ok=True)  # last: until here it could be taken up
+
+    def _write_json(self, name: str, content: Any) -> None:
+        temporary = self._partial / f"{name}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
-        with (fresh / _META).open("w", encoding="utf-8") as text:
-            json.dump(meta.to_json(), text, indent=2, ensure_ascii=False)
-            text.flush()
-            os.fsync(text.fileno())
-        _sync_folder(fresh)
-        if replace:
-            os.replace(fresh / _FEATURES, folder / _FEATURES)
-        else:
-            fresh.rename(folder)
-        _sync_folder(folder if replace else folder.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.replace(self._partial / name)
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
@@ -173,20 +287,31 @@ def _sync_folder(folder: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def _check_replaceable(folder: pathlib.Path, meta: FeatureMeta) -> None:
+def holds(folder: str | os.PathLike, meta: FeatureMeta) -> bool:
+    """Whether `folder` is a feature folder with these very features; False where nothing is there.
+
+    Names and versions of libraries do not count: the same weights saw the same data in the same
+    way.
+
+    Raises:
+        FileExistsError: something else is there.
+    """
+    folder = pathlib.Path(folder)
+    if not folder.exists():
+        return False
     try:
-        old = _read_meta(folder).to_json()
+        old = read_meta(folder)
     except (ValueError, OSError) as error:
         raise FileExistsError(
             f"{folder} exists and is not a feature folder; give another path"
         ) from error
-    differing = [name for name, value in meta.to_json().items() if old[name] != value]
-    if differing:
-        name = differing[0]
-        raise FileExistsError(
-            f"{folder} holds other features ({name} is {old[name]!r}, now "
-            f"{meta.to_json()[name]!r}): delete it or give another path"
-        )
+    for name in _IDENTITY:
+        if getattr(old, name) != getattr(meta, name):
+            raise FileExistsError(
+                f"{folder} holds other features ({name} is {getattr(old, name)!r}, now "
+                f"{getattr(meta, name)!r}): delete it or give another path"
+            )
+    return True
 
 
 def read_features(path: str | os.PathLike) -> Features:
@@ -213,7 +338,7 @@ def read_features(path: str | os.PathLike) -> Features:
         raise FileNotFoundError(f"{path} does not exist")
     meta = None
     if path.is_dir():
-        meta = _read_meta(path)
+        meta = read_meta(path)
         array = _load_numpy(path / _FEATURES)
     elif path.suffix in (".npy", ".npz"):
         array = _load_numpy(path)
@@ -268,7 +393,7 @@ def first_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:
     return None
 
 
-def _checked(array: np.ndarray, where: str) -> np.ndarray:
+def _checked(array: np.ndarray, where: str, first_item: int = 0) -> np.ndarray:
     """[N, L, D] as finite float32, or an error that names the file, the value and the fix."""
     if array.size == 0:
         raise ValueError(f"{where} is empty (shape {array.shape}); extract the features again")
@@ -290,7 +415,9 @@ def _checked(array: np.ndarray, where: str) -> np.ndarray:
         fix = "this overflows float32; scale the features down"
     else:
         fix = "fix the extraction, or leave the item out on both sides"
-    raise ValueError(f"{where} is {value} at item {item}, layer {layer}, channel {channel}: {fix}")
+    raise ValueError(
+        f"{where} is {value} at item {first_item + item}, layer {layer}, channel {channel}: {fix}"
+    )
 
 
 def _check_layers(array: np.ndarray, meta: FeatureMeta, where: str) -> None:
@@ -301,9 +428,19 @@ def _check_layers(array: np.ndarray, meta: FeatureMeta, where: str) -> None:
         )
 
 
-def _read_meta(folder: pathlib.Path) -> FeatureMeta:
+def read_meta(folder: pathlib.Path) -> FeatureMeta:
+    """What the features of a folder are of, without reading them.
+
+    Raises:
+        ValueError: it is no feature folder, or an unfinished or damaged one.
+    """
     path = folder / _META
     if not path.exists():
+        if (folder / _PROGRESS).exists():
+            raise ValueError(
+                f"{folder} is an unfinished extraction; run the same command again, which goes on "
+                "with it"
+            )
         raise ValueError(f"{folder} is not a feature folder: it has no {_META}")
     try:
         return FeatureMeta.from_json(json.loads(path.read_text(encoding="utf-8")))

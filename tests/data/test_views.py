@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from platojax.data.observations import TextCodec, image_observations, resize, text_observations
+from platojax.data.observations import TextCodec, resize
 from platojax.data.scenes import Picture, Scene, Text, load_emoji
 from platojax.data.views import augment, make_views, without_shared_words
 from tests import tiny
@@ -162,30 +162,6 @@ def test_long_and_empty_texts_fit(tokenizer):
     empty = codec.pad(codec.ids([]))
     np.testing.assert_array_equal(empty[:2], [tokenizer.bos_id, tokenizer.eos_id])
     assert np.all(empty[2:] == tokenizer.pad_id)
-
-
-def test_observations_are_per_source_in_the_order_asked(tokenizer):
-    scenes = load_emoji("heldout")[:3]
-    codec = TextCodec(tokenizer, 16)
-    both = text_observations(scenes, ("cldr_de", "cldr_en"), codec)
-    assert both.shape == (2, 3, 16)
-    np.testing.assert_array_equal(both[1:], text_observations(scenes, ("cldr_en",), codec))
-    with pytest.raises(ValueError, match=r"\['klingon'\] do not describe scene"):
-        text_observations(scenes, ("klingon",), codec)
-
-
-def test_drawings_are_by_the_first_artists_who_drew_the_scene():
-    red, green, blue = (np.full((8, 8, 3), c, np.uint8) for c in np.diag([255, 255, 255]))
-    scenes = [
-        scene_with(pictures=[("c", blue), ("b", green), ("a", red)]),
-        scene_with(pictures=[("c", blue), ("b", green)]),
-    ]
-    drawings = image_observations(scenes, ("a", "b", "c"), 2, 8)
-    assert drawings.shape == (2, 2, 8, 8, 3)
-    np.testing.assert_array_equal(drawings[:, 0, 0, 0], [red[0, 0], green[0, 0]])
-    np.testing.assert_array_equal(drawings[:, 1, 0, 0], [green[0, 0], blue[0, 0]])
-    with pytest.raises(ValueError, match=r"has 0 drawings by evaluation\.artists"):
-        image_observations(scenes, ("z",), 1, 8)
 
 
 def scene_with(texts=(), pictures=()):

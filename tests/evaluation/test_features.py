@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,7 +14,9 @@ import pytest
 from platojax.evaluation import features as features_module
 from platojax.evaluation.features import (
     FeatureMeta,
+    FeatureWriter,
     check_same_items,
+    holds,
     read_features,
     write_features,
 )
@@ -59,63 +62,124 @@ def test_jax_arrays_and_bfloat16_are_stored_as_float32(tmp_path):
     np.testing.assert_array_equal(read, np.asarray(x, np.float32))
 
 
-def test_equal_meta_replaces_the_features_and_other_meta_is_refused(tmp_path):
-    folder = tmp_path / "f"
-    write_features(folder, example(), META)
-    before = read_features(folder).features
-    write_features(folder, example() + 1, META)
-    np.testing.assert_array_equal(read_features(folder).features, example() + 1)
-    np.testing.assert_array_equal(before, example())  # an open reader keeps what it opened
-    with pytest.raises(FileExistsError, match=r"pooling is 'cls', now 'mean'.*another path"):
-        write_features(folder, example(), dataclasses.replace(META, pooling="mean"))
-    np.testing.assert_array_equal(read_features(folder).features, example() + 1)
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_what_exists_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match="not a feature folder"):
+    with pytest.raises(FileExistsError, match="exists; delete it or give another path"):
         write_features(tmp_path, example(), META)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    write_features(tmp_path / "f", example(), META)
+    with pytest.raises(FileExistsError, match="exists; delete it"):
+        write_features(tmp_path / "f", example() + 1, META)
+    np.testing.assert_array_equal(read_features(tmp_path / "f").features, example())
 
 
-@pytest.mark.parametrize("existing", [False, True])
-def test_killed_in_the_middle_of_a_write_leaves_no_half_folder(tmp_path, existing):
+def test_a_folder_is_known_by_what_it_is_of(tmp_path):
     folder = tmp_path / "f"
-    if existing:
-        write_features(folder, example(), META)
+    assert not holds(folder, META)
+    write_features(folder, example(), META)
+    assert holds(folder, dataclasses.replace(META, encoder="another name", versions={"jax": "9"}))
+    with pytest.raises(FileExistsError, match=r"pooling is 'cls', now 'mean'.*another path"):
+        holds(folder, dataclasses.replace(META, pooling="mean"))
+    with pytest.raises(FileExistsError, match="not a feature folder"):
+        holds(tmp_path, META)
+
+
+def test_killed_in_the_middle_of_a_write_leaves_no_half_folder(tmp_path):
+    folder = tmp_path / "f"
     # Dies as hard as by SIGKILL, after the features and before their meta is on the disk.
     program = """
 import os, sys, json
 import numpy as np
 from platojax.evaluation import features
 meta = features.FeatureMeta.from_json(json.loads(sys.argv[2]))
-features.json.dump = lambda *_, **__: os._exit(9)
+features.FeatureWriter._finish = lambda *_: os._exit(9)
 features.write_features(sys.argv[1], np.ones((6, 2, 3)), meta)
 """
     arguments = [str(folder), json.dumps(META.to_json())]
     died = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
     assert died.returncode == 9
-    left = [p for p in tmp_path.iterdir() if p != folder]
-    assert len(left) == 1
-    assert left[0].name.endswith(".partial")
-    with pytest.raises(ValueError, match="not a feature folder"):
-        read_features(left[0])
-    if existing:
-        np.testing.assert_array_equal(read_features(folder).features, example())
-    else:
-        assert not folder.exists()
+    (left,) = tmp_path.iterdir()
+    assert left.name == ".f.partial"
+    with pytest.raises(ValueError, match="is an unfinished extraction"):
+        read_features(left)
     write_features(folder, example(), META)
     np.testing.assert_array_equal(read_features(folder).features, example())
+    assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_failed_write_cleans_up(tmp_path, monkeypatch):
+def write_and_stop(folder, rows):
+    """Leaves what a process leaves that is interrupted after these rows."""
+    with contextlib.suppress(KeyboardInterrupt), FeatureWriter(folder, 6, 3, META) as writer:
+        writer.append(rows)
+        raise KeyboardInterrupt
+
+
+def test_a_writer_goes_on_behind_the_rows_of_an_earlier_one(tmp_path):
+    write_and_stop(tmp_path / "f", example()[:4])
+    with FeatureWriter(tmp_path / "f", 6, 3, META) as writer:
+        assert writer.done == 4
+        writer.append(example()[4:])
+    np.testing.assert_array_equal(read_features(tmp_path / "f").features, example())
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "meta.json"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "changes"),
+    [
+        (lambda partial: (partial / "progress.json").write_text("{"), {}),
+        (lambda partial: (partial / "progress.json").unlink(), {}),
+        (lambda partial: (partial / "features.npy").write_bytes(b"half"), {}),
+        (lambda partial: None, {"dtype": "bfloat16"}),
+        (lambda partial: None, {"versions": {"jax": "another"}}),
+    ],
+)
+def test_rows_of_other_or_damaged_features_are_not_taken_up(tmp_path, spoil, changes):
+    write_and_stop(tmp_path / "f", example()[:4] + 1)
+    spoil(tmp_path / ".f.partial")
+    meta = dataclasses.replace(META, **changes)
+    with FeatureWriter(tmp_path / "f", 6, 3, meta) as writer:
+        assert writer.done == 0
+        writer.append(example())
+    np.testing.assert_array_equal(read_features(tmp_path / "f").features, example())
+
+
+def test_rows_that_do_not_fit_or_are_not_finite_are_refused_and_the_rest_is_kept(tmp_path):
+    bad = example()
+    bad[5, 1, 2] = np.inf
+    write_and_stop(tmp_path / "f", bad[:4])
+    with (
+        pytest.raises(ValueError, match="features is inf at item 5, layer 1, channel 2"),
+        FeatureWriter(tmp_path / "f", 6, 3, META) as writer,
+    ):
+        writer.append(bad[4:])
+    with (
+        pytest.raises(ValueError, match=r"behind 4 rows do not fit \(6, 2, 3\)"),
+        FeatureWriter(tmp_path / "f", 6, 3, META) as writer,
+    ):
+        writer.append(example())
+    with (
+        pytest.raises(ValueError, match="4 of 6 rows were written"),
+        FeatureWriter(tmp_path / "f", 6, 3, META),
+    ):
+        pass
+    assert not (tmp_path / "f").exists()
+
+
+def test_two_writers_of_one_folder_are_refused(tmp_path):
+    with FeatureWriter(tmp_path / "f", 6, 3, META) as writer:
+        with pytest.raises(ValueError, match="another process is writing"):
+            FeatureWriter(tmp_path / "f", 6, 3, META)
+        writer.append(example())
+
+
+def test_a_full_disk_is_said_at_the_start(tmp_path, monkeypatch):
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(features_module.os, "fsync", full)
+    monkeypatch.setattr(features_module.os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
         write_features(tmp_path / "f", example(), META)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "f").exists()
 
 
 @pytest.mark.parametrize(

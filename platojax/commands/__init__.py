@@ -1,0 +1,1 @@
+"""What the commands of `platojax` do, once their arguments are read."""

@@ -1,0 +1,180 @@
+"""The encoder of one of our own runs, frozen."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from platojax import sharding
+from platojax.arm import Params, make_arm
+from platojax.checkpoint import Checkpoints
+from platojax.data.observations import TextCodec, resize
+from platojax.data.scenes import EMOJI_TOKENIZER, load_emoji
+from platojax.data.tokenizer import Tokenizer
+from platojax.data.views import make_views
+from platojax.encoders.frozen import Modality
+from platojax.hashing import hash_tree
+from platojax.optimizer import make_optimizer
+from platojax.runs import find_run
+from platojax.train import init_state, total_steps
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunEncoder:
+    """A `FrozenEncoder` over the parameters of a run.
+
+    Attributes:
+      name: of the run and its step.
+      params: of the arm.
+      layers: names of the layers that `encode` returns.
+      config: of the run.
+      codec: for texts.
+      encode_layers: `(params, [B, ...]) -> [B, L', D]`, all L' layers of the arm.
+      all_layers: their names.
+      batch_size: observations at a time; a multiple of the devices.
+      placement: of a batch on the devices.
+    """
+
+    name: str
+    params: Params
+    layers: tuple[str, ...]
+    config: ConfigDict
+    codec: TextCodec
+    encode_layers: Callable[[Params, jax.Array], jax.Array]
+    all_layers: tuple[str, ...]
+    batch_size: int
+    placement: NamedSharding
+
+    @property
+    def modality(self) -> Modality:
+        """Of the run."""
+        return self.config.modality
+
+    @functools.cached_property
+    def weights_hash(self) -> str:
+        """Of the encoder's parameters; the projector does not count."""
+        return hash_tree(self.params["encoder"])
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.config.encoder.width
+
+    @property
+    def dtype(self) -> str:
+        """Of the computation."""
+        return self.config.dtype
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The packages that compute."""
+        return ("jax", "flax")
+
+    @property
+    def pooling(self) -> str:
+        """How tokens or patches become one vector."""
+        return "mean over patches or valid tokens; last_token: the last valid one"
+
+    @property
+    def preprocessing(self) -> str:
+        """What `prepare` does."""
+        if self.modality == "text":
+            return (
+                f"at most {self.config.encoder.max_length} tokens of tokenizer "
+                f"{self.codec.tokenizer.hash[:12]}"
+            )
+        return f"resized to {self.config.encoder.image_size} pixels square, bilinear"
+
+    def prepare(self, observation: Any) -> np.ndarray:
+        """A text as padded token ids, an image as uint8 `[size, size, 3]`."""
+        if self.modality == "text":
+            return self.codec.pad(self.codec.ids([observation]))
+        return resize(np.asarray(observation), self.config.encoder.image_size)
+
+    def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
+        """See `FrozenEncoder`."""
+        missing = self.batch_size - len(batch)
+        padded = np.stack([*batch, *[batch[-1]] * missing])
+        features = self.encode_layers(self.params, jax.device_put(padded, self.placement))
+        chosen = [self.all_layers.index(name) for name in self.layers]
+        return np.asarray(features)[: len(batch), chosen]
+
+
+def make_run_encoder(
+    name: str, config: ConfigDict, tokenizer: Tokenizer, params: Params, *, batch_size: int = 256
+) -> RunEncoder:
+    """The encoder with all its layers.
+
+    For another step of the same run use `dataclasses.replace` of `name` and `params`, which
+    compiles nothing again.
+    """
+    arm = make_arm(config, tokenizer)
+    mesh = sharding.make_mesh(**config.mesh)
+    return RunEncoder(
+        name=name,
+        params=params,
+        layers=arm.layer_names,
+        config=config,
+        codec=TextCodec(tokenizer, config.encoder.get("max_length", 2)),
+        encode_layers=jax.jit(lambda params, batch: arm.encode(params, batch)["layers"]),
+        all_layers=arm.layer_names,
+        batch_size=-(-batch_size // mesh.size) * mesh.size,
+        placement=NamedSharding(mesh, PartitionSpec(mesh.axis_names)),
+    )
+
+
+def load_run_encoder(
+    folder: pathlib.Path, *, untrained: int | None = None, batch_size: int = 256
+) -> RunEncoder:
+    """The encoder of a run at its last checkpoint, on all devices.
+
+    Args:
+      folder: `WORKDIR/RUN`.
+      untrained: the seed of an encoder before its first step, instead; the run's own seed gives
+        the run's own start.
+      batch_size: observations at a time.
+
+    Raises:
+      ValueError: it is no folder of a run, or the run has no checkpoint that can be read.
+    """
+    run = find_run(folder)
+    # Wherever it was trained, it is evaluated on the devices that are there.
+    config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1}})
+    tokenizer = Tokenizer(EMOJI_TOKENIZER)
+    views = make_views(config.views, config.encoder, tokenizer)
+    example = views(load_emoji("train")[0], np.random.default_rng(config.seed))[:, None]
+    arm = make_arm(config, tokenizer)
+    optimizer = make_optimizer(config.optimizer, total_steps(config))
+    init = functools.partial(init_state, arm, optimizer, jnp.asarray(example))
+    mesh = sharding.make_mesh(**config.mesh)
+    step = 0
+    if untrained is not None:
+        state = jax.jit(init, out_shardings=sharding.replicated(mesh))(untrained)
+    else:
+        checkpoints = folder / "checkpoints"
+        if not checkpoints.is_dir():
+            raise ValueError(f"{folder} has no checkpoints; train it to its end")
+        manager = Checkpoints(checkpoints.resolve(), every=1, keep=1)
+        try:
+            step = manager.latest_step() or 0
+            if not step:
+                raise ValueError(f"{checkpoints} holds no whole checkpoint; train the run again")
+            abstract = jax.eval_shape(init, config.seed)
+            placed = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(
+                    x.shape, x.dtype, sharding=sharding.replicated(mesh)
+                ),
+                abstract,
+            )
+            state = manager.restore(step, placed)
+        finally:
+            manager.close()
+    name = f"{run.name}, step {step}" if untrained is None else f"{run.arm}, untrained {untrained}"
+    return make_run_encoder(name, config, tokenizer, state.params, batch_size=batch_size)
