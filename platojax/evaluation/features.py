@@ -34,9 +34,16 @@ _CHECK_BYTES = 2**26
 
 def library_versions(*others: str) -> dict[str, str]:
     """The versions of the libraries that computed: platojax, jax, numpy and the others named."""
-    return {name: importlib.metadata.version(name) for name in ("jax", "numpy", *others)} | {
-        "platojax": platojax.__version__
+    return {"platojax": platojax.__version__} | {
+        name: _version(name) for name in ("jax", "numpy", *others)
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # such as onnxruntime installed for GPUs
+        return "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
