@@ -9,11 +9,13 @@ the package. Each arm is trained on its own; nothing is ever shown a word togeth
 
 from ml_collections import ConfigDict
 
+from platojax.data.items import EMOJI_ARTISTS
+
 # Two of these are two observations of one scene; `distinct` takes out the words that they share.
 LANGUAGES = ("cldr_en", "cldr_de", "cldr_fr", "cldr_es", "cldr_it", "cldr_pt")
 ENGLISH = ("cldr_en", "emojilib")
 # Several hands. The data also has `fluent`, which are `fluent_flat`'s drawings with shading.
-ARTISTS = ("noto", "noto_v1", "twemoji", "fluent_flat", "emojione", "fxemoji")
+ARTISTS = EMOJI_ARTISTS
 
 
 def get_config(form: str = "") -> ConfigDict:

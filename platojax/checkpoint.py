@@ -33,6 +33,14 @@ class Checkpoints:
             ),
         )
 
+    @classmethod
+    def to_read(cls, folder: str | os.PathLike[str]) -> "Checkpoints":
+        """Opens checkpoints that another process may be writing, and changes nothing."""
+        checkpoints = cls.__new__(cls)
+        options = ocp.CheckpointManagerOptions(read_only=True)
+        checkpoints._manager = ocp.CheckpointManager(folder, options=options)
+        return checkpoints
+
     def latest_step(self) -> int | None:
         """The last complete step, or None."""
         return self._manager.latest_step()

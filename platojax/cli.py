@@ -145,6 +145,14 @@ def extract(
         int | None,
         typer.Option(help="Take the first so many of each item; default: all, averaged."),
     ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(help="Data are classes, with a name each: clip, name or definition."),
+    ] = None,
+    rotation: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Into the common space of this map, which `platojax rotate` wrote."),
+    ] = None,
     untrained: Annotated[
         int | None, typer.Option(metavar="SEED", help="Random weights instead: the control.")
     ] = None,
@@ -157,11 +165,9 @@ def extract(
         from platojax.commands import extract as command
         from platojax.open_encoder import EncoderOptions
 
-        if modality not in (None, "text", "image"):
-            raise ValueError(f"--modality {modality!r} must be text or image")
         options = EncoderOptions(
-            modality=modality,  # type: ignore[arg-type]  # checked above
-            pooling=tuple(pooling.split(",")) if pooling else None,
+            modality=modality,  # type: ignore[arg-type]  # the encoder checks it
+            pooling=tuple(part.strip() for part in pooling.split(",")) if pooling else None,
             dtype=dtype,
             batch_size=batch_size,
             max_length=max_length,
@@ -169,7 +175,14 @@ def extract(
             untrained=untrained,
         )
         done = command.run(
-            encoder, data, out, options=options, observations=observations, models=models
+            encoder,
+            data,
+            out,
+            options=options,
+            observations=observations,
+            prompts=prompts,
+            rotation=rotation,
+            models=models,
         )
     if not done:
         raise typer.Exit(1)

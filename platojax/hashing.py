@@ -1,7 +1,9 @@
 """Hashes by which data and weights are known again."""
 
 import hashlib
+import pathlib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -37,3 +39,17 @@ def hash_tree(params: Any) -> str:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         digest.update(f"{path} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
     return digest.hexdigest()
+
+
+def hash_files(paths: Iterable[pathlib.Path]) -> str:
+    """SHA-256 (hexadecimal) of the names and contents of files, in the order of their names."""
+
+    def digest(path: pathlib.Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    ordered = sorted(paths, key=lambda path: path.name)
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
+        digests = list(pool.map(digest, ordered))
+    lines = (f"{path.name} {one}\n" for path, one in zip(ordered, digests, strict=True))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

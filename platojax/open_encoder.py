@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from platojax.encoders.frozen import FrozenEncoder, Modality
+from platojax.encoders.onnx import graph_files, load_onnx
 from platojax.encoders.pretrained import (
     MODEL_TYPES,
     PretrainedEncoder,
@@ -81,26 +82,28 @@ def open_encoder(
       ValueError: it is no encoder, its files are damaged, or an option does not apply to it.
       ImportError: it needs an optional extra that is not installed.
     """
-    if options.dtype not in (None, "float32", "bfloat16"):
-        raise ValueError(f"dtype={options.dtype!r} must be float32 or bfloat16")
-    if options.batch_size is not None and options.batch_size < 1:
-        raise ValueError(f"batch_size={options.batch_size} must be at least 1")
-    opener = _opener(path)
-    if opener is _open_in_jax:
-        return _open_in_jax(path, options, available)
-    return opener(path, options)
+    return _opener(path)(path, options, available)
 
 
 def stamp(path: pathlib.Path) -> str:
-    """A quick hash by which the same encoder is known again: its files' names, sizes and times."""
-    if _opener(path) is _open_run:
+    """A quick hash by which the same encoder is known again: its files, their sizes and times."""
+    opener = _opener(path)
+    if opener is _open_run:
         path = path / "checkpoints"  # beside them the run keeps what it writes about itself
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    stats = [(file, file.stat()) for file in files]
-    return hash_items([f"{f.relative_to(path)} {s.st_size} {s.st_mtime_ns}" for f, s in stats])
+    if opener is _open_onnx:
+        files = [*graph_files(path), path.with_suffix(".json")]
+    elif path.is_file():
+        files = [path]
+    else:
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    stats = [(file.resolve(), file.stat()) for file in files if file.is_file()]
+    return hash_items([f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats])
 
 
-def _opener(path: pathlib.Path) -> Callable[[pathlib.Path, EncoderOptions], FrozenEncoder]:
+_Opener = Callable[[pathlib.Path, EncoderOptions, Sequence[Modality]], FrozenEncoder]
+
+
+def _opener(path: pathlib.Path) -> _Opener:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; an encoder is {_FORMS}")
     if path.suffix == ".onnx":
@@ -122,7 +125,7 @@ def _opener(path: pathlib.Path) -> Callable[[pathlib.Path, EncoderOptions], Froz
 
 
 def _open_in_jax(
-    path: pathlib.Path, options: EncoderOptions, available: Sequence[Modality] = ()
+    path: pathlib.Path, options: EncoderOptions, available: Sequence[Modality]
 ) -> FrozenEncoder:
     given = options.only(
         "DINO and CLIP encoders", ("modality", "pooling", "dtype", "batch_size", "untrained")
@@ -132,16 +135,25 @@ def _open_in_jax(
     if seed is not None:
         model = reinitialised(model, seed)
     if model.config.text is not None and "modality" not in given:
-        if len(available) != 1:
-            raise ValueError(f"{path} encodes texts and images, and there are both: say --modality")
-        given["modality"] = available[0]
+        given["modality"] = _the_one(path, available)
     return PretrainedEncoder(model, **given)
 
 
-def _open_huggingface(path: pathlib.Path, options: EncoderOptions) -> FrozenEncoder:
-    from platojax.encoders.huggingface import load_huggingface
+def _the_one(path: pathlib.Path, available: Sequence[Modality]) -> Modality:
+    """What an encoder of texts and images is to encode."""
+    if len(available) != 1:
+        raise ValueError(f"{path} encodes texts and images, and there are both: say --modality")
+    return available[0]
+
+
+def _open_huggingface(
+    path: pathlib.Path, options: EncoderOptions, available: Sequence[Modality]
+) -> FrozenEncoder:
+    from platojax.encoders.huggingface import is_composite, load_huggingface
 
     given = options.given()
+    if "modality" not in given and is_composite(path):
+        given["modality"] = _the_one(path, available)
     if "untrained" in given:
         given["untrained_seed"] = given.pop("untrained")
     if "special_tokens" in given:
@@ -149,17 +161,19 @@ def _open_huggingface(path: pathlib.Path, options: EncoderOptions) -> FrozenEnco
     return load_huggingface(path, **given)
 
 
-def _open_onnx(path: pathlib.Path, options: EncoderOptions) -> FrozenEncoder:
-    from platojax.encoders.onnx import load_onnx
-
+def _open_onnx(
+    path: pathlib.Path, options: EncoderOptions, available: Sequence[Modality]
+) -> FrozenEncoder:
     given = options.only("ONNX encoders, which are of images", ("modality", "batch_size"))
     if given.pop("modality", "image") != "image":
         raise ValueError(f"{path} is an image encoder; modality must be image")
     return load_onnx(path, **given)
 
 
-def _open_run(path: pathlib.Path, options: EncoderOptions) -> FrozenEncoder:
-    from platojax.run_encoder import load_run_encoder
+def _open_run(
+    path: pathlib.Path, options: EncoderOptions, available: Sequence[Modality]
+) -> FrozenEncoder:
+    from platojax.run_encoder import load_run_encoder  # the training loop, which most do not need
 
     given = options.only("runs of an experiment", ("modality", "batch_size", "untrained"))
     asked = given.pop("modality", None)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from platojax.data.scenes import EMOJI_TOKENIZER, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.encoders.frozen import Modality
-from platojax.hashing import hash_tree
+from platojax.hashing import hash_items, hash_tree
 from platojax.optimizer import make_optimizer
 from platojax.runs import find_run
 from platojax.train import init_state, total_steps
@@ -59,8 +60,10 @@ class RunEncoder:
 
     @functools.cached_property
     def weights_hash(self) -> str:
-        """Of the encoder's parameters; the projector does not count."""
-        return hash_tree(self.params["encoder"])
+        """Of the encoder, its shape and its parameters; the projector does not count."""
+        # With the objective, because next-token prediction's encoder is causal.
+        shape = json.dumps([self.config.objective.name, self.config.encoder.to_dict()])
+        return hash_items([shape, hash_tree(self.params["encoder"])])
 
     @property
     def width(self) -> int:
@@ -144,6 +147,8 @@ def load_run_encoder(
     Raises:
       ValueError: it is no folder of a run, or the run has no checkpoint that can be read.
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     run = find_run(folder)
     # Wherever it was trained, it is evaluated on the devices that are there.
     config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1}})
@@ -161,7 +166,7 @@ def load_run_encoder(
         checkpoints = folder / "checkpoints"
         if not checkpoints.is_dir():
             raise ValueError(f"{folder} has no checkpoints; train it to its end")
-        manager = Checkpoints(checkpoints.resolve(), every=1, keep=1)
+        manager = Checkpoints.to_read(checkpoints.resolve())
         try:
             step = manager.latest_step() or 0
             if not step:

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from platojax import experiment
 from platojax.cli import app
+from platojax.commands import extract as extract_command
 from platojax.data.scenes import load_emoji
-from platojax.evaluation.features import read_features
+from platojax.evaluation import extraction
+from platojax.evaluation.features import FeatureWriter, read_features
 from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -36,21 +38,20 @@ def photos(tmp_path):
     return folder
 
 
-def test_a_hugging_face_folder_becomes_a_feature_folder_once(photos, tmp_path):
+def test_a_hugging_face_folder_becomes_a_feature_folder_once(photos, tmp_path, monkeypatch):
     out = tmp_path / "cache" / "dinov2"
     arguments = ["--encoder", GOLDEN / "dinov2", "--data", photos, "--out", out]
     first = run(*arguments)
     assert first.exit_code == 0, first.output
-    assert "5 items x 4 layers x 48" in first.stdout
+    assert "5 x 4 x 48 (items, layers, width)" in first.stdout
     features = read_features(out)
     assert features.features.shape == (5, 4, 48)
     assert features.meta.layers == ("block_0", "block_1", "block_2", "norm")
     assert features.meta.dataset == "photos"
-    modified = (out / "features.npy").stat().st_mtime_ns
+    monkeypatch.setattr(extract_command, "open_encoder", None)  # the second call needs no weights
     again = run(*arguments)
-    assert again.exit_code == 0
+    assert again.exit_code == 0, again.output
     assert "holds these features already" in again.stdout
-    assert (out / "features.npy").stat().st_mtime_ns == modified
 
 
 def test_the_same_files_elsewhere_are_known_by_their_content(photos, tmp_path):
@@ -117,6 +118,8 @@ def test_a_list_of_encoders_goes_on_past_one_that_fails(photos, tmp_path):
         "    good = {'folder': 'dinov2', 'pooling': ('mean',)}\n"
         "    return {'encoders': ({'folder': 'gone'}, good)}\n"
     )
+    typo = tmp_path / "typo.py"
+    typo.write_text("def get_config():\n    return {'encoders': ({'folder': 'x', 'pool': 1},)}\n")
     arguments = ["--encoder", config, "--data", photos, "--out", tmp_path / "out"]
     result = run(*arguments, "--models", GOLDEN)
     assert result.exit_code == 1
@@ -124,6 +127,120 @@ def test_a_list_of_encoders_goes_on_past_one_that_fails(photos, tmp_path):
     assert "Failed: gone" in result.stdout
     assert "mean" in read_features(tmp_path / "out" / "dinov2").meta.pooling
     assert "say where they are with --models" in run(*arguments).stderr
+    arguments[1] = typo
+    refused = run(*arguments, "--models", GOLDEN)
+    assert refused.exit_code == 2
+    assert "an encoder has the fields ['folder', 'pool']" in refused.stderr
+
+
+def test_one_that_runs_out_of_memory_does_not_stop_a_list(photos, tmp_path, monkeypatch):
+    config = tmp_path / "list.py"
+    config.write_text(
+        "def get_config():\n    return {'encoders': ({'folder': 'dinov3'}, {'folder': 'dinov2'})}\n"
+    )
+    whole = extract_command.open_encoder
+
+    def limited(path, *arguments):
+        if path.name == "dinov3":
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return whole(path, *arguments)
+
+    monkeypatch.setattr(extract_command, "open_encoder", limited)
+    result = run(
+        *("--encoder", config, "--models", GOLDEN, "--data", photos, "--out", tmp_path / "out")
+    )
+    assert result.exit_code == 1
+    assert "dinov3: RuntimeError: RESOURCE_EXHAUSTED" in result.stdout
+    assert (tmp_path / "out" / "dinov2" / "meta.json").is_file()
+
+
+def test_a_killed_extraction_goes_on_with_another_batch_size(photos, tmp_path, monkeypatch):
+    arguments = ["--encoder", GOLDEN / "dinov2", "--data", photos]
+    run(*arguments, "--out", tmp_path / "whole")
+    monkeypatch.setattr(extraction, "_SHARD_ITEMS", 2)
+    whole = FeatureWriter.append
+
+    def stop(writer, features):
+        if writer.done == 4:
+            raise KeyboardInterrupt
+        whole(writer, features)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureWriter, "append", stop)
+        run(*arguments, "--out", tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+    done = []
+    monkeypatch.setattr(
+        FeatureWriter,
+        "append",
+        lambda writer, features: (done.append(writer.done), whole(writer, features)),
+    )
+    result = run(*arguments, "--out", tmp_path / "f", "--batch-size", "1")
+    assert result.exit_code == 0, result.output
+    assert done == [4]
+    np.testing.assert_allclose(
+        read_features(tmp_path / "f").features,
+        read_features(tmp_path / "whole").features,
+        atol=1e-5,
+    )
+
+
+def test_an_onnx_graph_with_other_preprocessing_is_another_encoder(photos, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("GlobalAveragePool", ["x"], ["pooled"])],
+        "mean",
+        [helper.make_tensor_value_info("x", floats, ["B", 3, 8, 8])],
+        [helper.make_tensor_value_info("pooled", floats, ["B", 3, 1, 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "mean.onnx")
+    values = dict(resize=8, crop=8, interpolation="bicubic", mean=[0.0] * 3, std=[1.0] * 3)
+    (tmp_path / "mean.json").write_text(json.dumps(values))
+    arguments = ["--encoder", tmp_path / "mean.onnx", "--data", photos, "--out", tmp_path / "f"]
+    assert run(*arguments).exit_code == 0
+    (tmp_path / "mean.json").write_text(json.dumps(values | {"mean": [0.5] * 3}))
+    changed = run(*arguments)
+    assert changed.exit_code == 2
+    assert "preprocessing is" in changed.stderr
+
+
+def test_a_model_of_transformers_takes_the_options_of_the_command(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(("[UNK]", "[PAD]", "[BOS]", "a", "red", "bus"))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[BOS] $A", special_tokens=[("[BOS]", 2)]
+    )
+    folder = tmp_path / "tiny"
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", bos_token="[BOS]", unk_token="[UNK]"
+    ).save_pretrained(folder)
+    shape = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    config = transformers.LlamaConfig(vocab_size=6, num_key_value_heads=2, **shape)
+    transformers.LlamaModel(config).save_pretrained(folder)
+    (tmp_path / "texts.txt").write_text("a red bus\na bus\n")
+
+    def features(name, *options):
+        out = tmp_path / name
+        result = run(
+            *("--encoder", folder, "--data", tmp_path / "texts.txt", "--out", out, *options)
+        )
+        assert result.exit_code == 0, result.output
+        return read_features(out)
+
+    plain = features("plain")
+    assert plain.features.shape == (2, 2, 16)
+    assert "transformers" in plain.meta.versions
+    both = features("both", "--pooling", "mean, last")
+    np.testing.assert_allclose(both.features[:, ::2], plain.features, atol=1e-6)
+    for option in (["--no-special-tokens"], ["--untrained", "3"], ["--max-length", "2"]):
+        other = features(option[0], *option)
+        assert np.abs(other.features - plain.features).max() > 1e-3, option
 
 
 @pytest.mark.slow
@@ -164,9 +281,10 @@ def test_a_run_of_an_experiment_gives_the_features_that_it_kept(tmp_path):
         (["--data", "empty"], "empty holds no images"),
         (["--data", "texts.txt"], "the encoder is for images, and data texts.txt has texts only"),
         (["--data", "emoji:test"], "choose one of emoji:"),
-        (["--dtype", "float16"], "dtype='float16' must be float32 or bfloat16"),
-        (["--batch-size", "0"], "batch_size=0"),
-        (["--modality", "sound"], "--modality 'sound' must be text or image"),
+        (["--dtype", "float16"], "dtype 'float16' is not supported"),
+        (["--batch-size", "0"], "batch_size"),
+        (["--modality", "sound"], "modality 'sound' is neither"),
+        (["--models", "photos"], "--models is for lists of encoders"),
         (["--max-length", "9"], "max_length=9 does not apply to DINO and CLIP encoders"),
         (["--pooling", "max"], "max"),
         (["--observations", "0"], "observations must be at least 1; got 0"),

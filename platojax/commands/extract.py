@@ -13,8 +13,10 @@ from rich.console import Console
 
 import platojax
 from platojax.data.items import Items, load_items
-from platojax.evaluation.extraction import extract
-from platojax.evaluation.features import FeatureMeta, read_meta
+from platojax.evaluation.extraction import describe, extract
+from platojax.evaluation.features import FeatureMeta, read_features, read_meta
+from platojax.evaluation.mapped import MapFile, read_map
+from platojax.evaluation.rotation import hash_map
 from platojax.open_encoder import EncoderOptions, open_encoder, stamp
 from platojax.terminal import count_line
 
@@ -26,6 +28,8 @@ def run(
     *,
     options: EncoderOptions,
     observations: int | None,
+    prompts: str | None,
+    rotation: pathlib.Path | None,
     models: pathlib.Path | None,
 ) -> bool:
     """Extracts features of one encoder, or of each of a list.
@@ -37,6 +41,8 @@ def run(
       out: the feature folder; of a list, the folder that gets one for each encoder.
       options: how to run the encoder.
       observations: of each item, take the first so many; None for all.
+      prompts: for data about classes, the style of the texts made of them.
+      rotation: a map of `platojax rotate`, by which the features go into its common space.
       models: where the folders of a list are.
 
     Returns:
@@ -46,50 +52,67 @@ def run(
       ValueError, OSError, ImportError: as `open_encoder`, `load_items` and `extract`.
     """
     console = Console()
-    items = load_items(data)
+    items = load_items(data, prompts)
+    fitted = None if rotation is None else read_map(rotation)
     if observations is not None:
         items = items.first(observations)
+    if encoder.suffix != ".py" and models is not None:
+        raise ValueError(f"--models is for lists of encoders (.py); {encoder} is none")
     if encoder.suffix != ".py":
-        _extract_one(console, encoder, items, out, options)
+        _extract_one(console, encoder, items, out, options, fitted)
         return True
     if models is None:
         raise ValueError(f"{encoder} is a list of encoders: say where they are with --models")
     failed = []
-    for folder, one in _read_list(encoder, options):
+    for folder, one in list(_read_list(encoder, options)):
         try:
-            _extract_one(console, models / folder, items, out / folder, one)
-        except (ValueError, OSError, ImportError) as error:
+            _extract_one(console, models / folder, items, out / folder, one, fitted)
+        except Exception as error:  # also what a device out of memory raises
             failed.append(folder)
-            console.print(f"{folder}: " + " ".join(str(error).split()), style="red", markup=False)
+            reason = f"{folder}: {type(error).__name__}: " + " ".join(str(error).split())
+            console.print(reason, style="red", markup=False)
     if failed:
         console.print(f"Failed: {', '.join(failed)}", style="red", markup=False)
     return not failed
 
 
 def _extract_one(
-    console: Console, path: pathlib.Path, items: Items, out: pathlib.Path, options: EncoderOptions
+    console: Console,
+    path: pathlib.Path,
+    items: Items,
+    out: pathlib.Path,
+    options: EncoderOptions,
+    fitted: MapFile | None,
 ) -> None:
-    request = _request(path, items, options)
+    request = _request(path, items, options, fitted)
     if (meta := _finished(out)) and meta.request == request:
         console.print(f"{out} holds these features already", markup=False)
         return
     encoder = open_encoder(path, options, items.modalities)
+    placement = None
+    if fitted is not None:
+        placement = fitted.placement(describe(encoder, items), str(path))
     start = time.perf_counter()
     with count_line(console, encoder.name, len(items.ids)) as show:
-        fresh = extract(encoder, items, out, request=request, on_progress=show)
+        fresh = extract(encoder, items, out, request=request, placement=placement, on_progress=show)
     if not fresh:
         console.print(f"{out} holds these features already", markup=False)
         return
     console.print(
-        f"{out}: {len(items.ids)} items x {len(encoder.layers)} layers x {encoder.width}, "
+        f"{out}: {' x '.join(map(str, read_features(out).features.shape))} (items, layers, width), "
         f"{time.perf_counter() - start:.1f} s",
         markup=False,
     )
 
 
-def _request(path: pathlib.Path, items: Items, options: EncoderOptions) -> str:
+def _request(
+    path: pathlib.Path, items: Items, options: EncoderOptions, fitted: MapFile | None
+) -> str:
     """Tells at a glance, with no weights read, that the same was asked for before."""
-    asked = [platojax.__version__, stamp(path), items.stamp(), dataclasses.asdict(options)]
+    rotation = "" if fitted is None else hash_map(fitted.fitted)
+    # Features do not depend on the batch size.
+    settings = dataclasses.asdict(dataclasses.replace(options, batch_size=None))
+    asked = [platojax.__version__, stamp(path), items.stamp(), rotation, settings]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
@@ -105,8 +128,8 @@ def _read_list(path: pathlib.Path, options: EncoderOptions) -> Iterator[tuple[st
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is no Python file")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     encoders = ConfigDict(module.get_config()).get("encoders")
@@ -114,5 +137,11 @@ def _read_list(path: pathlib.Path, options: EncoderOptions) -> Iterator[tuple[st
         raise ValueError(f"get_config() of {path} has no `encoders`")
     known = {field.name for field in dataclasses.fields(EncoderOptions)}
     for encoder in encoders:
+        unknown = set(encoder) - known - {"folder", "hub"}
+        if "folder" not in encoder or unknown:
+            raise ValueError(
+                f"{path}: an encoder has the fields {sorted(encoder)}; needed is folder, and known "
+                f"are hub, {', '.join(sorted(known))}"
+            )
         own = {name: value for name, value in encoder.items() if name in known}
         yield encoder["folder"], EncoderOptions(**{**own, **options.given()})

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import pathlib
-import warnings
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ def open_image(source: ImageSource) -> Image.Image:
     """Opens an image in RGB.
 
     The rotation that a camera noted (EXIF) is applied; palettes, grey, CMYK and 16 bits become RGB,
-    transparency becomes white, and of an animation the first frame counts.
+    transparency becomes white, and of an animation the first frame counts. May be called from
+    several threads.
 
     Args:
       source: a file, an encoded image, or `[H, W, 3]` uint8.
@@ -30,11 +30,15 @@ def open_image(source: ImageSource) -> Image.Image:
         return Image.fromarray(source)
     name = str(source) if isinstance(source, pathlib.Path) else f"an image of {len(source)} bytes"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
-            with Image.open(file) as image:
-                return _to_rgb(ImageOps.exif_transpose(image))
+        file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file) as image:
+            # Pillow itself only warns, up to twice as many.
+            if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+                raise ValueError(
+                    f"{image.width} x {image.height} pixels are more than "
+                    f"{Image.MAX_IMAGE_PIXELS:,}; it may be a decompression bomb"
+                )
+            return _to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise
     except Exception as error:  # Pillow's readers each raise their own kinds
@@ -42,8 +46,14 @@ def open_image(source: ImageSource) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):  # Pillow would clip to 255 what goes up to 65535
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of an unknown range")
+    if image.mode.startswith("I"):  # of 16 bits, also where Pillow has 32 for them
+        pixels = np.asarray(image)
+        if pixels.max(initial=0) > 0xFFFF:
+            raise ValueError("its pixels have more than 16 bits")
+        # Pillow would clip to 255 what goes up to 65535.
+        return Image.fromarray((pixels >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         layered = image.convert("RGBA")
         page = Image.new("RGBA", layered.size, "white")

@@ -29,12 +29,15 @@ class Items:
       ids: one per item, all different.
       texts: the texts of each item, or None where there are none.
       images: the images of each item, or None where there are none.
+      labels: the class of each item, or None where there are none.
     """
 
     name: str
     ids: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...] | None = None
     images: tuple[tuple[ImageSource, ...], ...] | None = None
+    labels: tuple[str, ...] | None = None
+    _hashes: dict[str, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @property
     def modalities(self) -> list[Literal["text", "image"]]:
@@ -73,12 +76,15 @@ class Items:
 
     def content_hash(self, modality: str) -> str:
         """SHA-256 (hexadecimal) of the texts or images themselves, in their order."""
+        if modality in self._hashes:  # of a list of encoders, each asks
+            return self._hashes[modality]
         observations = self.observations(modality)
         flat = [one for several in observations for one in several]
         if modality == "image":
             with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
                 flat = list(pool.map(hash_image, flat))
-        return hash_items([*(len(several) for several in observations), *flat])
+        self._hashes[modality] = hash_items([*(len(several) for several in observations), *flat])
+        return self._hashes[modality]
 
     def stamp(self) -> str:
         """A quick hash by which the same items are known again: files count by size and time."""
@@ -90,18 +96,19 @@ class Items:
             for image in images:
                 if isinstance(image, pathlib.Path):
                     status = image.stat()
-                    parts.append(f"{image.name} {status.st_size} {status.st_mtime_ns}")
+                    parts.append(f"{image.resolve()} {status.st_size} {status.st_mtime_ns}")
                 else:
                     parts.append(hash_image(image))
         return hash_items(parts)
 
 
-def load_items(spec: str) -> Items:
+def load_items(spec: str, prompts: str | None = None) -> Items:
     """Loads the items that `--data` names.
 
     Args:
       spec: `emoji`, `emoji:train` or `emoji:heldout`; a folder of images; or a file of rows, which
         is .jsonl, .csv, .tsv, .parquet or .txt, see `records.read_records`.
+      prompts: for rows about classes, the style of the texts made of them.
 
     Raises:
       ValueError: the file or folder holds nothing usable; the message names rows and fixes.
@@ -116,8 +123,9 @@ def load_items(spec: str) -> Items:
             )
         return emoji_items(load_emoji(split), name=f"emoji:{split}")  # type: ignore[arg-type]
     path = pathlib.Path(spec)
-    ids, texts, images = read_records(path)
-    return Items(path.name, ids, texts, images)
+    records = read_records(path, prompts)
+    name = f"{path.name}, prompts {prompts}" if prompts else path.name
+    return Items(name, records.ids, records.texts, records.images, records.labels)
 
 
 def emoji_items(
@@ -159,4 +167,5 @@ def emoji_items(
             )
         images.append(tuple(chosen))
     ids = tuple(scene.scene_id for scene in scenes)
-    return Items(name, ids, tuple(texts), tuple(images))
+    labels = tuple(scene.group for scene in scenes)
+    return Items(name, ids, tuple(texts), tuple(images), labels)

@@ -1,23 +1,22 @@
 """Rows of texts and images that users bring: files of rows, and folders of images.
 
-A row has an id (`scene_id` or `id`), texts (`caption`, `captions` or `text`: one or a list) and an
-image (`image`: a path relative to the file, or in Parquet the encoded bytes). Rows of one id are
-observations of one item. Without ids, each row is an item, known by its number.
+A row has an id (`scene_id` or `id`), texts (`caption`, `captions` or `text`: one or a list), an
+image (`image`: a path relative to the file, or in Parquet the encoded bytes), and perhaps the
+`label` of its class. Rows of one id are observations of one item. Without ids, each row is an item,
+known by its number. A row about a class has a `name` and perhaps a `definition`; its texts are
+prompts made of them.
 """
 
 import csv
+import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from platojax.data.cifar import read_cifar
 from platojax.data.images import IMAGE_SUFFIXES, ImageSource
-
-Records = tuple[
-    tuple[str, ...],
-    tuple[tuple[str, ...], ...] | None,
-    tuple[tuple[ImageSource, ...], ...] | None,
-]
+from platojax.data.prompts import class_prompts
 
 _ID_FIELDS = ("scene_id", "id")
 _TEXT_FIELDS = ("caption", "captions", "text")
@@ -26,17 +25,33 @@ _EXAMPLE = '{"scene_id": "1", "caption": "a red bus", "image": "photos/1.jpg"}'
 _SHOWN_ERRORS = 5
 
 
-def read_records(path: pathlib.Path) -> Records:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+    """Items as they were read.
+
+    Attributes:
+      ids: in the order of their first row.
+      texts: of each item; None where no row has any.
+      images: of each item; None where no row has any.
+      labels: the class of each item; None where no row has one.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[tuple[str, ...], ...] | None = None
+    images: tuple[tuple[ImageSource, ...], ...] | None = None
+    labels: tuple[str, ...] | None = None
+
+
+def read_records(path: pathlib.Path, prompts: str | None = None) -> Records:
     """Reads items.
 
     Args:
       path: `.jsonl`; `.csv` or `.tsv` with a header; `.parquet` (also a folder of them, as a
-        snapshot of the Hugging Face hub has); `.txt`, one text per line; or a folder of images,
-        each an item known by its path in the folder without the suffix.
-
-    Returns:
-      The ids in the order of their first row, the texts of each id, and the images of each id; None
-      for a modality that no row has.
+        snapshot of the Hugging Face hub has); `.txt`, one text per line; `.bin` of CIFAR, see
+        `cifar.read_cifar`; or a folder of images, each an item known by its path in the folder
+        without the suffix. Where the images are in folders, the first of them is the class.
+      prompts: for rows about classes, the style of the texts made of them, see
+        `prompts.class_prompts`.
 
     Raises:
       FileNotFoundError: there is nothing at `path`.
@@ -46,7 +61,10 @@ def read_records(path: pathlib.Path) -> Records:
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
         parquet = sorted(path.rglob("*.parquet"))
-        return _collect(path, _parquet_rows(parquet)) if parquet else _image_folder(path)
+        return _collect(path, _parquet_rows(parquet), prompts) if parquet else _image_folder(path)
+    if path.suffix == ".bin":
+        ids, images, labels = read_cifar(path)
+        return Records(ids, None, tuple((image,) for image in images), labels)
     readers = {
         ".jsonl": _jsonl_rows,
         ".csv": _csv_rows,
@@ -60,14 +78,15 @@ def read_records(path: pathlib.Path) -> Records:
             f"is such as {_EXAMPLE}"
         )
     try:
-        return _collect(path, readers[path.suffix](path))
+        return _collect(path, readers[path.suffix](path), prompts)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error}); convert it") from error
     except csv.Error as error:
         raise ValueError(f"{path} is not a table of fields: {error}") from error
 
 
-Row = tuple[str, Mapping[str, Any] | str]  # where it is, and its fields or what is wrong with it
+# Where it is, and its fields or what is wrong with it.
+Row = tuple[str, Mapping[str, Any] | ValueError]
 
 
 def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
@@ -75,13 +94,17 @@ def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
+            where = f"line {number}"
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                row = f"is not JSON ({error.msg})"
-            if not isinstance(row, dict | str):
-                row = f"is a {type(row).__name__}, not an object such as {_EXAMPLE}"
-            yield f"line {number}", row
+                yield where, ValueError(f"is not JSON ({error.msg})")
+                continue
+            if isinstance(row, dict):
+                yield where, row
+            else:
+                kind = type(row).__name__
+                yield where, ValueError(f"is a {kind}, not an object such as {_EXAMPLE}")
 
 
 def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
@@ -90,7 +113,8 @@ def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
         reader = csv.DictReader(file, delimiter=delimiter)
         for row in reader:
             wrong = None in row or None in row.values()
-            yield f"line {reader.line_num}", "has another number of fields" if wrong else row
+            error = ValueError("has another number of fields than the header")
+            yield f"line {reader.line_num}", error if wrong else row
 
 
 def _text_rows(path: pathlib.Path) -> Iterator[Row]:
@@ -103,11 +127,14 @@ def _parquet_rows(paths: list[pathlib.Path]) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
-    wanted = (*_ID_FIELDS, *_TEXT_FIELDS, *_IMAGE_FIELDS)
+    wanted = (*_ID_FIELDS, *_TEXT_FIELDS, *_IMAGE_FIELDS, "label", "name", "definition")
     for path in paths:
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
-                columns = [name for name in file.schema_arrow.names if name in wanted]
+                names = file.schema_arrow.names
+                columns = [name for name in names if name in wanted]
+                if not columns:
+                    raise ValueError(f"{path} has the columns {names}, but none of {list(wanted)}")
                 number = 0
                 for batch in file.iter_batches(256, columns=columns):
                     for row in batch.to_pylist():
@@ -117,30 +144,38 @@ def _parquet_rows(paths: list[pathlib.Path]) -> Iterator[Row]:
             raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
 
 
-def _collect(path: pathlib.Path, rows: Iterator[Row]) -> Records:
+def _collect(path: pathlib.Path, rows: Iterator[Row], prompts: str | None) -> Records:
     """Groups rows by id; refuses with the first of the rows that cannot be used."""
     base = path if path.is_dir() else path.parent
     texts: dict[str, list[str]] = {}
     images: dict[str, list[ImageSource]] = {}
+    labels: dict[str, list[str]] = {}
     errors = []
     count = without_id = 0
     for count, (where, row) in enumerate(rows, 1):
         try:
-            if isinstance(row, str):
-                raise ValueError(row)
+            if isinstance(row, ValueError):
+                raise row
             found_id = _field(row, _ID_FIELDS)
+            if found_id is not None and not str(found_id).strip():
+                raise ValueError("has an empty id")
             without_id += found_id is None
             item = str(count - 1) if found_id is None else str(found_id)
-            row_texts = list(_texts(_field(row, _TEXT_FIELDS)))
-            row_images = list(_images(_field(row, _IMAGE_FIELDS), base))
+            row_texts = (
+                class_prompts(prompts, row) if prompts else _texts(_field(row, _TEXT_FIELDS))
+            )
+            row_images = _images(_field(row, _IMAGE_FIELDS), base)
             if not row_texts and not row_images:
                 raise ValueError(
                     f"has neither {', '.join(_TEXT_FIELDS)} nor image (it has {sorted(row)})"
                 )
+            label = row.get("label")
             texts.setdefault(item, []).extend(row_texts)
-            # Rows of one item that differ in the caption may repeat its image.
-            known = images.setdefault(item, [])
-            known.extend(image for image in row_images if image not in known)
+            # Rows of one item that differ in the caption may repeat its image and its label.
+            _add_new(images.setdefault(item, []), row_images)
+            _add_new(labels.setdefault(item, []), [] if label is None else [str(label)])
+            if len(labels[item]) > 1:
+                raise ValueError(f"gives item {item} a second label, {label!r}")
         except ValueError as error:
             errors.append(f"{where} {error}")
     if errors:
@@ -156,7 +191,17 @@ def _collect(path: pathlib.Path, rows: Iterator[Row]) -> Records:
         )
     if not count:
         raise ValueError(f"{path} has no rows; a row of .jsonl is such as {_EXAMPLE}")
-    return tuple(texts), _complete(path, "text", texts), _complete(path, "image", images)
+    found = _complete(path, "label", labels)
+    return Records(
+        tuple(texts),
+        _complete(path, "text", texts),
+        _complete(path, "image", images),
+        None if found is None else tuple(label for (label,) in found),
+    )
+
+
+def _add_new(known: list[Any], found: Iterable[Any]) -> None:
+    known.extend(one for one in found if one not in known)
 
 
 def _complete(
@@ -179,36 +224,38 @@ def _field(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    for text in value if isinstance(value, list | tuple) else () if value is None else (value,):
+def _texts(value: Any) -> list[str]:
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"has a caption of type {type(text).__name__}, not text")
         if not text.strip():
             raise ValueError("has an empty caption")
-        yield text
+    return list(texts)
 
 
-def _images(value: Any, base: pathlib.Path) -> Iterator[ImageSource]:
+def _images(value: Any, base: pathlib.Path) -> list[ImageSource]:
     if isinstance(value, Mapping):  # how the datasets library stores an image
         value = value["bytes"] if value.get("bytes") is not None else value.get("path")
     if value is None or value == "":
-        return
+        return []
     if isinstance(value, bytes):
-        yield value
-        return
+        return [value]
     if not isinstance(value, str):
         raise ValueError(f"has an image of type {type(value).__name__}; give a path")
     image = base / value
     if not image.is_file():
         raise ValueError(f"names the image {image}, which does not exist")
-    yield image
+    return [image]
 
 
 def _image_folder(path: pathlib.Path) -> Records:
     files = sorted(
         file
         for file in path.rglob("*")
-        if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
+        if file.suffix.lower() in IMAGE_SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not files:
         raise ValueError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)}) and no .parquet")
@@ -216,4 +263,6 @@ def _image_folder(path: pathlib.Path) -> Records:
     if len(set(ids)) < len(ids):
         twice = next(item for item in ids if ids.count(item) > 1)
         raise ValueError(f"{path} has two images called {twice}; rename one")
-    return ids, None, tuple((file,) for file in files)
+    folders = [file.relative_to(path).parts[:-1] for file in files]
+    labels = tuple(parts[0] for parts in folders) if all(folders) else None
+    return Records(ids, None, tuple((file,) for file in files), labels)

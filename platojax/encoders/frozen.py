@@ -1,9 +1,6 @@
 """What feature extraction needs to know of a frozen encoder, whatever library runs it."""
 
-import hashlib
-import pathlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -50,7 +47,7 @@ class FrozenEncoder(Protocol):
     def libraries(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def prepare(self, observation: Any) -> np.ndarray:
-        """Turns one text or image into what `encode` takes; runs on the host.
+        """Turns one text or image into what `encode` takes; on the host, in several threads.
 
         A text becomes `[T]` int32 token ids, unpadded; an image becomes an array of one shape.
         """
@@ -63,17 +60,3 @@ class FrozenEncoder(Protocol):
         not change the result.
         """
         ...
-
-
-def hash_files(paths: Iterable[pathlib.Path]) -> str:
-    """SHA-256 (hexadecimal) of the names and contents of files, in the order of their names."""
-
-    def digest(path: pathlib.Path) -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    ordered = sorted(paths, key=lambda path: path.name)
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        digests = list(pool.map(digest, ordered))
-    lines = (f"{path.name} {one}\n" for path, one in zip(ordered, digests, strict=True))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -8,8 +8,8 @@ after the final norm; in BERT and in vision transformers there is none in it.
 
 import abc
 import contextlib
-import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import pathlib
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
-from platojax.encoders.frozen import Modality, hash_files
+from platojax.encoders.frozen import Modality
+from platojax.hashing import hash_files, hash_items
 
 if TYPE_CHECKING:
     import torch
@@ -42,13 +43,8 @@ _TOWERS: dict[Modality, tuple[str, ...]] = {
     "text": ("text_model", "language_model"),
     "image": ("vision_model", "vision_tower", "visual"),
 }
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model"),
-    *("sentencepiece.bpe.model", "sentencepiece.model"),
-)
-# Without one of the others, transformers makes a tokenizer that knows no words.
-_TOKENIZER_SETTINGS = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
+_TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "*.model", "*.codes")
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -338,8 +334,9 @@ def load_huggingface(
     config = _load_config(folder)
     modality = _find_modality(folder, config, modality)
     poolings = _check_pooling(pooling, modality)
-    name, weights_hash = _identify(folder, modality, untrained_seed)
     preprocess = (_load_tokenizer if modality == "text" else _load_processor)(folder)
+    tokenizer_files = _tokenizer_files(folder, preprocess) if modality == "text" else []
+    name, weights_hash = _identify(folder, tokenizer_files, untrained_seed)
     if untrained_seed is None:
         model = _load_trained(folder, config, modality, dtype, device)
     else:
@@ -414,6 +411,12 @@ def _load_config(folder: pathlib.Path) -> Any:
         return AutoConfig.from_pretrained(folder, **_LOCAL)
 
 
+def is_composite(folder: pathlib.Path) -> bool:
+    """Whether a folder's model encodes texts and images, so that `modality` must say which."""
+    _require_libraries()
+    return _is_composite(_load_config(folder))
+
+
 def _is_composite(config: Any) -> bool:
     return hasattr(config, "text_config") and hasattr(config, "vision_config")
 
@@ -427,7 +430,7 @@ def _find_modality(folder: pathlib.Path, config: Any, asked: Modality | None) ->
         sees = (folder / "preprocessor_config.json").exists() or any(
             hasattr(config, field) for field in ("image_size", "num_channels")
         )
-        reads = any((folder / name).exists() for name in _TOKENIZER_FILES)
+        reads = _has_tokenizer(folder)
         if sees and not reads:
             return "image"
         if not sees and (reads or hasattr(config, "vocab_size")):
@@ -452,43 +455,55 @@ def _check_pooling(pooling: Sequence[str] | None, modality: Modality) -> tuple[s
 
 
 def _identify(
-    folder: pathlib.Path, modality: Modality, untrained_seed: int | None
+    folder: pathlib.Path, tokenizer_files: list[pathlib.Path], untrained_seed: int | None
 ) -> tuple[str, str]:
     """Name and hash of the encoder; without weights, a hash of what determines them."""
-    files = [folder / "config.json"]
-    if modality == "text":
-        files += _tokenizer_files(folder)  # another tokenizer gives other features
+    # Another tokenizer gives other features.
+    files = [folder / "config.json", *tokenizer_files]
     name = folder.resolve().name
     if untrained_seed is None:
         return name, hash_files(files + _weight_files(folder))
-    seeded = f"{hash_files(files)} {untrained_seed}"
-    return f"{name} (untrained)", hashlib.sha256(seeded.encode()).hexdigest()
+    versions = [importlib.metadata.version(library) for library in ("torch", "transformers")]
+    return (
+        f"{name}, untrained {untrained_seed}",
+        hash_items([hash_files(files), untrained_seed, *versions]),
+    )
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    files = list(folder.glob("*.safetensors")) or list(folder.glob("pytorch_model*.bin"))
-    if not files:
-        raise FileNotFoundError(
-            f"{folder} has no weights (*.safetensors or pytorch_model*.bin); download them into it."
-        )
-    return files
+    """The files that transformers loads, of which a folder may hold other copies."""
+    for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
+        if (whole := folder / f"{stem}.{suffix}").is_file():
+            return [whole]
+        if files := list(folder.glob(f"{stem}-*-of-*.{suffix}")):
+            return [*files, *folder.glob(f"{stem}.{suffix}.index.json")]
+    raise FileNotFoundError(
+        f"{folder} has no weights (model.safetensors or pytorch_model.bin, whole or in parts); "
+        "download them into it."
+    )
 
 
-def _tokenizer_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    files = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
-    if all(path.name in _TOKENIZER_SETTINGS for path in files):
-        raise FileNotFoundError(
-            f"{folder} has no tokenizer (tokenizer.json, tokenizer.model, vocab.txt or the like); "
-            "download it into the folder."
-        )
-    return files
+def _tokenizer_files(folder: pathlib.Path, tokenizer: Any) -> list[pathlib.Path]:
+    names = {"tokenizer.json", *tokenizer.vocab_files_names.values(), *_TOKENIZER_SETTINGS}
+    return [folder / name for name in sorted(names) if (folder / name).is_file()]
 
 
 def _load_tokenizer(folder: pathlib.Path) -> Any:
     from transformers import AutoTokenizer
 
+    if not _has_tokenizer(folder):
+        raise FileNotFoundError(
+            f"{folder} has no tokenizer (tokenizer.json, tokenizer.model, vocab.txt or the like); "
+            "download it into the folder."
+        )
     with _explained(folder, "tokenizer", "download the tokenizer's files again"):
         return AutoTokenizer.from_pretrained(folder, truncation_side="right", **_LOCAL)
+
+
+def _has_tokenizer(folder: pathlib.Path) -> bool:
+    found = (path.name for pattern in _TOKENIZER_PATTERNS for path in folder.glob(pattern))
+    # From its settings alone transformers makes a tokenizer that knows no words.
+    return any(name not in _TOKENIZER_SETTINGS for name in found)
 
 
 def _load_processor(folder: pathlib.Path) -> Any:

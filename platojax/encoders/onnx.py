@@ -18,8 +18,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from platojax.encoders.frozen import Modality, hash_files
-from platojax.encoders.pretrained.preprocessing import ImagePreprocessing
+from platojax.encoders.frozen import Modality
+from platojax.encoders.preprocessing import ImagePreprocessing
+from platojax.hashing import hash_files
 
 Layout = Literal["NCHW", "NHWC"]
 
@@ -153,17 +154,22 @@ def load_onnx(
     layout = _check_input(path, session, values.get("layout"))
     preprocessing = _parse(path.with_suffix(".json"), values)
     _check_size(path, session.get_inputs()[0].shape, layout, preprocessing.size)
-    # Weights of more than 2 GB stand in a file beside the graph.
-    beside = (path.with_name(path.name + ending) for ending in (".data", "_data"))
     return OnnxEncoder(
         name=path.stem,
         session=session,
-        weights_hash=hash_files([path, *(file for file in beside if file.is_file())]),
+        weights_hash=hash_files(graph_files(path)),
         preprocessing=preprocessing,
         layout=layout,
         batch_size=batch_size,
         outputs=outputs,
     )
+
+
+def graph_files(path: pathlib.Path) -> list[pathlib.Path]:
+    """The file of a graph, and those beside it that it names: weights of more than 2 GB."""
+    graph = path.read_bytes()
+    beside = (file for file in path.parent.iterdir() if file.is_file() and file != path)
+    return [path, *(file for file in beside if file.name.encode() in graph)]
 
 
 def _start(path: pathlib.Path) -> Any:

@@ -15,6 +15,7 @@ from platojax.data.images import open_image
 from platojax.data.items import Items
 from platojax.encoders.frozen import FrozenEncoder
 from platojax.evaluation.features import FeatureMeta, FeatureWriter, holds, library_versions
+from platojax.evaluation.mapped import Placement
 from platojax.hashing import hash_items
 
 # A shard has at most so many items, and fewer where they have many or wide layers.
@@ -28,17 +29,20 @@ def extract(
     folder: str | os.PathLike,
     *,
     request: str = "",
+    placement: Placement | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> bool:
     """Extracts the features of all items, going on where an earlier call was killed.
 
-    An item's features are the mean over its observations, in float32.
+    An item's features are the mean over its observations, in float32, and then, where there is a
+    placement, what it makes of them.
 
     Args:
       encoder: frozen.
       items: with observations of the encoder's modality.
       folder: becomes a feature folder `[N, L, D]`; nothing is done where it holds these already.
       request: see `FeatureMeta`.
+      placement: takes them into the common space of a map.
       on_progress: called with the number of items done, also at the start.
 
     Returns:
@@ -50,15 +54,19 @@ def extract(
       FileExistsError: `folder` holds something else.
     """
     meta = describe(encoder, items, request)
+    width = encoder.width
+    if placement is not None:
+        meta, width = placement.meta(meta), placement.width
     if holds(folder, meta):
         return False
     observations = items.observations(encoder.modality)
     shard = max(1, min(_SHARD_ITEMS, _SHARD_ELEMENTS // (len(encoder.layers) * encoder.width)))
-    with FeatureWriter(folder, len(items.ids), encoder.width, meta) as writer:
+    with FeatureWriter(folder, len(items.ids), width, meta) as writer:
         on_progress(writer.done)
         while writer.done < len(items.ids):
             span = slice(writer.done, writer.done + shard)
-            writer.append(_encode(encoder, items.ids[span], observations[span]))
+            rows = _encode(encoder, items.ids[span], observations[span])
+            writer.append(rows if placement is None else placement.rows(rows)[:, None])
             on_progress(writer.done)
     return True
 
@@ -66,14 +74,14 @@ def extract(
 def describe(encoder: FrozenEncoder, items: Items, request: str = "") -> FeatureMeta:
     """What the features of these items by this encoder are of."""
     most = max(len(several) for several in items.observations(encoder.modality))
-    several = f"mean over up to {most} {encoder.modality}s of an item; " if most > 1 else ""
+    several = f" (mean over up to {most} {encoder.modality}s of an item)" if most > 1 else ""
     return FeatureMeta(
         encoder=encoder.name,
         weights_hash=encoder.weights_hash,
-        dataset=items.name,
+        dataset=items.name + several,
         items_hash=hash_items(items.ids),
         content_hash=items.content_hash(encoder.modality),
-        preprocessing=several + encoder.preprocessing,
+        preprocessing=encoder.preprocessing,
         pooling=encoder.pooling,
         layers=encoder.layers,
         dtype=encoder.dtype,

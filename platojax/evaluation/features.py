@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import platojax
+from platojax.files import write_whole
 
 _FEATURES = "features.npy"
 _META = "meta.json"
@@ -192,7 +194,10 @@ class FeatureWriter:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self._folder.with_name(f".{self._folder.name}.partial")
         self._partial.mkdir(exist_ok=True)
-        self._lock = os.open(self._partial, os.O_RDONLY)
+        try:
+            self._lock = os.open(self._partial, os.O_RDONLY)
+        except FileNotFoundError as error:  # another process has renamed it meanwhile
+            raise FileExistsError(f"{folder} has just been written by another process") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -204,6 +209,12 @@ class FeatureWriter:
             os.close(self._lock)
             raise FileExistsError(f"{folder} exists; delete it or give another path")
         self.done = self._rows_kept() if resume else 0
+        if resume and not self.done and (self._partial / _PROGRESS).exists():
+            warnings.warn(
+                f"an unfinished extraction to {folder} was of other features, or by other versions "
+                "of libraries; it starts again",
+                stacklevel=2,
+            )
         try:
             self._array = self._open_array()
         except OSError:
@@ -239,7 +250,7 @@ class FeatureWriter:
             self._array[self.done : stop] = _checked(features, "features", self.done)
             self._array.flush()
             self.done = stop
-            self._write_json(_PROGRESS, self._state())
+            self._write_json(_PROGRESS, self._progress(self.done))
 
     def _open_array(self) -> np.memmap:
         path = self._partial / _FEATURES
@@ -254,18 +265,22 @@ class FeatureWriter:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
-    def _state(self) -> dict[str, Any]:
-        return {"meta": self._meta.to_json(), "shape": list(self._shape), "done": self.done}
-
     def _rows_kept(self) -> int:
         """Rows that an earlier writer of the same features left."""
         try:
             saved = json.loads((self._partial / _PROGRESS).read_text(encoding="utf-8"))
-            self.done = done = int(saved["done"])
+            done = int(saved["done"])
             mapped = np.load(self._partial / _FEATURES, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, KeyError, TypeError):
             return 0
-        return done if saved == self._state() and mapped.shape == self._shape else 0
+        return done if saved == self._progress(done) and mapped.shape == self._shape else 0
+
+    def _progress(self, done: int) -> dict[str, Any]:
+        """What is written after each append; a later writer with all of this equal goes on."""
+        meta = self._meta.to_json()
+        # Versions too: features of one folder are all by the same libraries.
+        same = {name: meta[name] for name in (*_IDENTITY, "versions")}
+        return {"features": same, "shape": list(self._shape), "done": done}
 
     def _finish(self) -> None:
         if self.done != self._shape[0]:
@@ -298,7 +313,7 @@ def holds(folder: str | os.PathLike, meta: FeatureMeta) -> bool:
     """Whether `folder` is a feature folder with these very features; False where nothing is there.
 
     Names and versions of libraries do not count: the same weights saw the same data in the same
-    way.
+    way. The request by which they are known at a glance is renewed.
 
     Raises:
         FileExistsError: something else is there.
@@ -318,6 +333,9 @@ def holds(folder: str | os.PathLike, meta: FeatureMeta) -> bool:
                 f"{folder} holds other features ({name} is {getattr(old, name)!r}, now "
                 f"{getattr(meta, name)!r}): delete it or give another path"
             )
+    if old.request != meta.request:
+        renewed = dataclasses.replace(old, request=meta.request)
+        write_whole(folder / _META, json.dumps(renewed.to_json(), indent=2, ensure_ascii=False))
     return True
 
 
@@ -342,6 +360,11 @@ def read_features(path: str | os.PathLike) -> Features:
     """
     path = pathlib.Path(path)
     if not path.exists():
+        if path.with_name(f".{path.name}.partial").is_dir():
+            raise FileNotFoundError(
+                f"{path} is an unfinished extraction; run the same command again, which goes on "
+                "with it"
+            )
         raise FileNotFoundError(f"{path} does not exist")
     meta = None
     if path.is_dir():

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -80,6 +81,12 @@ def test_parquet_images_are_the_encoded_bytes(tmp_path):
         ('{"caption": " "}\n', "1 of 1 rows cannot be used.*line 1 has an empty caption"),
         ('{"caption": "a"}\n{"caption": \n', "1 of 2 rows.*line 2 is not JSON"),
         ('{"caption": 3}\n', "line 1 has a caption of type int, not text"),
+        ('"a red bus"\n', "line 1 is a str, not an object such as"),
+        ('{"id": " ", "caption": "a"}\n', "line 1 has an empty id"),
+        (
+            '{"id": 1, "caption": "a", "label": "x"}\n{"id": 1, "caption": "b", "label": "y"}\n',
+            "line 2 gives item 1 a second label, 'y'",
+        ),
         ("[1]\n", "line 1 is a list, not an object such as"),
         ('{"title": "a"}\n', r"line 1 has neither caption, .* nor image \(it has \['title'\]\)"),
         ('{"image": "gone.png"}\n', "line 1 names the image .*gone.png, which does not exist"),
@@ -117,6 +124,73 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, content, words):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"gone\.jsonl does not exist"):
         load_items(str(tmp_path / "gone.jsonl"))
+
+
+def test_parquet_without_usable_columns_names_those_it_has(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"url": ["u"]}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"x\.parquet has the columns \['url'\], but none of"):
+        load_items(str(tmp_path / "x.parquet"))
+
+
+def test_rows_about_classes_become_prompts(tmp_path):
+    rows = [{"id": "n1", "name": "great_white shark", "definition": "a large fish"}]
+    spec = write_rows(tmp_path / "classes.jsonl", rows)
+    (clip,) = load_items(spec, "clip").texts
+    assert len(clip) == 18
+    assert clip[0] == "a photo of a great white shark."
+    assert clip[-1] == "a photo of the big great white shark."
+    assert load_items(spec, "name").texts == (("great white shark",),)
+    assert load_items(spec, "definition").texts == (("great white shark - a large fish",),)
+    assert load_items(spec, "name").name == "classes.jsonl, prompts name"
+    with pytest.raises(ValueError, match="prompts 'long' are unknown; choose one of clip"):
+        load_items(spec, "long")
+    bare = write_rows(tmp_path / "bare.jsonl", [{"id": "n1", "name": "shark"}])
+    with pytest.raises(ValueError, match="line 1 has no definition, which prompts 'definition'"):
+        load_items(bare, "definition")
+
+
+# Labels
+
+
+def test_labels_are_a_column_or_the_first_folder_or_the_group_of_an_emoji(tmp_path):
+    rows = [{"id": 1, "caption": "a", "label": "x"}, {"id": 1, "caption": "b", "label": "x"}]
+    assert load_items(write_rows(tmp_path / "r.jsonl", rows)).labels == ("x",)
+    for name in ("n01/1.png", "n02/deep/2.png"):
+        write_image(tmp_path / "images" / name)
+    assert load_items(str(tmp_path / "images")).labels == ("n01", "n02")
+    write_image(tmp_path / "images" / "loose.png")
+    assert load_items(str(tmp_path / "images")).labels is None
+    assert set(load_items("emoji:heldout").labels) >= {"Food & Drink", "Animals & Nature"}
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"), [("batches.meta.txt", b""), ("fine_label_names.txt", b"\x07")]
+)
+def test_cifar_in_its_binary_format(tmp_path, names, prefix):
+    (tmp_path / names).write_text("airplane\ncat\n\n")
+    pixels = np.arange(2 * 3072, dtype=np.uint16).astype(np.uint8).reshape(2, 3, 32, 32)
+    records = b"".join(
+        prefix + bytes([label]) + image.tobytes()
+        for label, image in zip((1, 0), pixels, strict=True)
+    )
+    path = tmp_path / "test_batch.bin"
+    path.write_bytes(records)
+    items = load_items(str(path))
+    assert items.ids == ("test_batch/0", "test_batch/1")
+    assert items.labels == ("cat", "airplane")
+    np.testing.assert_array_equal(items.images[1][0], pixels[1].transpose(1, 2, 0))
+    path.write_bytes(records[:-1])
+    with pytest.raises(ValueError, match="which is no whole number of records of"):
+        load_items(str(path))
+    path.write_bytes(prefix + b"\x05" + bytes(3072))
+    with pytest.raises(ValueError, match=r"has class 5, but .* names 2"):
+        load_items(str(path))
+    (tmp_path / names).unlink()
+    with pytest.raises(ValueError, match="unpack CIFAR's whole archive"):
+        load_items(str(path))
 
 
 # Folders of images
@@ -200,6 +274,7 @@ def test_hashes_follow_the_content_and_stamps_the_files(tmp_path):
     regrouped = Items("x", ("1", "2"), (("a",), ("b",)), ((path,), (path,)))
     assert regrouped.content_hash("text") != texts
     write_image(path, (0, 255, 0))
+    items = dataclasses.replace(items)  # the hashes of an object are computed once
     assert items.content_hash("text") == texts
     assert items.content_hash("image") != images
     assert items.stamp() != stamp

@@ -222,7 +222,7 @@ def test_untrained(folders):
     state = torch.get_rng_state()
     first, again, other = (load_huggingface(folder, untrained_seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), state)
-    assert first.name == "llama (untrained)"
+    assert first.name == "llama, untrained 1"
     np.testing.assert_array_equal(encode(first), encode(again))
     assert first.weights_hash == again.weights_hash
     assert len({trained.weights_hash, first.weights_hash, other.weights_hash}) == 3

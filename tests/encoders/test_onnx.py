@@ -158,6 +158,8 @@ def test_a_truncated_graph(tmp_path):
         (dict(crop=None), "several sizes"),
         (dict(interpolation="fractal"), "impossible value .*FRACTAL"),
         (dict(mean=[0.5]), "impossible value"),
+        (dict(std=[0, 1, 1]), r"impossible value \(std is \(0\.0, 1\.0, 1\.0\)"),
+        (dict(crop=[8]), r"impossible value \(crop is \(8,\)"),
         (dict(layout="NHWC"), "layout 'NHWC' does not fit"),
         (dict(middle=3), "must have the fields"),
     ],

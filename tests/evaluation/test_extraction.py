@@ -87,8 +87,8 @@ def test_features_are_means_over_the_observations_whatever_the_batches(tmp_path)
         features = read_features(tmp_path / str(batch_size))
         np.testing.assert_array_equal(features.features, expected(items))
     assert features.meta.layers == ("once", "twice")
-    assert features.meta.preprocessing == "mean over up to 2 texts of an item; lower case"
-    assert features.meta.dataset == "words"
+    assert features.meta.preprocessing == "lower case"
+    assert features.meta.dataset == "words (mean over up to 2 texts of an item)"
     assert {"platojax", "jax", "pillow"} <= features.meta.versions.keys()
 
 

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import types
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -124,23 +125,47 @@ def test_a_writer_goes_on_behind_the_rows_of_an_earlier_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "changes"),
+    ("spoil", "changes", "warns"),
     [
-        (lambda partial: (partial / "progress.json").write_text("{"), {}),
-        (lambda partial: (partial / "progress.json").unlink(), {}),
-        (lambda partial: (partial / "features.npy").write_bytes(b"half"), {}),
-        (lambda partial: None, {"dtype": "bfloat16"}),
-        (lambda partial: None, {"versions": {"jax": "another"}}),
+        (lambda partial: (partial / "progress.json").write_text("{"), {}, True),
+        (lambda partial: (partial / "progress.json").unlink(), {}, False),
+        (lambda partial: (partial / "features.npy").write_bytes(b"half"), {}, True),
+        (lambda partial: None, {"dtype": "bfloat16"}, True),
+        (lambda partial: None, {"versions": {"jax": "another"}}, True),
     ],
 )
-def test_rows_of_other_or_damaged_features_are_not_taken_up(tmp_path, spoil, changes):
+def test_rows_of_other_or_damaged_features_are_not_taken_up(tmp_path, spoil, changes, warns):
     write_and_stop(tmp_path / "f", example()[:4] + 1)
     spoil(tmp_path / ".f.partial")
     meta = dataclasses.replace(META, **changes)
-    with FeatureWriter(tmp_path / "f", 6, 3, meta) as writer:
+    with warnings.catch_warnings(record=True) as caught:
+        writer = FeatureWriter(tmp_path / "f", 6, 3, meta)
+    assert ["starts again" in str(one.message) for one in caught] == [True] * warns
+    with writer:
         assert writer.done == 0
         writer.append(example())
     np.testing.assert_array_equal(read_features(tmp_path / "f").features, example())
+
+
+def test_names_and_requests_may_differ_where_rows_are_taken_up(tmp_path):
+    write_and_stop(tmp_path / "f", example()[:4])
+    other = dataclasses.replace(META, encoder="a copy", dataset="a copy", request="other")
+    with FeatureWriter(tmp_path / "f", 6, 3, other) as writer:
+        assert writer.done == 4
+        writer.append(example()[4:])
+    assert read_features(tmp_path / "f").meta.request == "other"
+
+
+def test_an_unfinished_folder_is_spoken_of_by_its_name(tmp_path):
+    write_and_stop(tmp_path / "f", example()[:4])
+    with pytest.raises(FileNotFoundError, match="f is an unfinished extraction; run the same"):
+        read_features(tmp_path / "f")
+
+
+def test_a_request_is_renewed(tmp_path):
+    write_features(tmp_path / "f", example(), META)
+    assert holds(tmp_path / "f", dataclasses.replace(META, request="new"))
+    assert read_features(tmp_path / "f").meta == dataclasses.replace(META, request="new")
 
 
 def test_rows_that_do_not_fit_or_are_not_finite_are_refused_and_the_rest_is_kept(tmp_path):

@@ -3,11 +3,9 @@
 from platojax.encoders.pretrained.config import MODEL_TYPES
 from platojax.encoders.pretrained.encoder import PretrainedEncoder
 from platojax.encoders.pretrained.model import Pretrained, load_pretrained, reinitialised
-from platojax.encoders.pretrained.preprocessing import ImagePreprocessing
 
 __all__ = [
     "MODEL_TYPES",
-    "ImagePreprocessing",
     "Pretrained",
     "PretrainedEncoder",
     "load_pretrained",

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from PIL import Image
 
-from platojax.encoders.frozen import Modality, hash_files
+from platojax.encoders.frozen import Modality
 from platojax.encoders.pretrained.clip import end_of_text, take_token
 from platojax.encoders.pretrained.model import (
     Pretrained,
@@ -21,6 +21,7 @@ from platojax.encoders.pretrained.model import (
 from platojax.encoders.pretrained.vit import TowerOutput
 from platojax.encoders.pretrained.weights import Params
 from platojax.encoders.transformer import masked_mean
+from platojax.hashing import hash_files
 
 Pooling = Literal["cls", "eot", "mean", "embeds"]
 

@@ -10,15 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from platojax.encoders.frozen import hash_files
+from platojax.encoders.preprocessing import ImagePreprocessing
 from platojax.encoders.pretrained.clip import TextTransformer
 from platojax.encoders.pretrained.config import ModelConfig, TextConfig, infer_config, read_config
 from platojax.encoders.pretrained.names import OFFICIAL_DINOV2, hugging_face_layout
-from platojax.encoders.pretrained.preprocessing import (
-    ImagePreprocessing,
-    default_preprocessing,
-    read_preprocessing,
-)
+from platojax.encoders.pretrained.preprocessing import default_preprocessing, read_preprocessing
 from platojax.encoders.pretrained.vit import TowerOutput, VisionTransformer
 from platojax.encoders.pretrained.weights import (
     Params,
@@ -27,7 +23,7 @@ from platojax.encoders.pretrained.weights import (
     read_torch,
     weight_files,
 )
-from platojax.hashing import hash_tree
+from platojax.hashing import hash_files, hash_items, hash_tree
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -51,7 +47,7 @@ class Pretrained:
       params: a nested dict of float32 arrays: "vision" and, of CLIP, "text".
       dtype: of the computation, "float32" or "bfloat16".
       preprocessing: of images.
-      weights_hash: SHA-256 (hexadecimal) of the weights.
+      weights_hash: SHA-256 (hexadecimal) of the architecture and the weights.
     """
 
     name: str
@@ -150,14 +146,14 @@ def load_pretrained(path: str | pathlib.Path, *, dtype: str = "float32") -> Pret
         params=convert(tensors, parameter_shapes(config), layout, path),
         dtype=dtype,
         preprocessing=preprocessing,
-        weights_hash=hash_files(files),
+        weights_hash=_hash(config, hash_files(files)),
     )
 
 
 def reinitialised(model: Pretrained, seed: int) -> Pretrained:
     """The same architecture with random weights: the untrained control of an evaluation.
 
-    Weights are drawn as the model's authors did before training: normal with deviation 0.02 (their
+    Weights are drawn as transformers initialises these models: normal with deviation 0.02 (the
     truncation is at 100 deviations), in CLIP as its section 2.5 scales them (arXiv 2103.00020);
     biases zero, norms one, LayerScale as configured.
 
@@ -174,10 +170,15 @@ def reinitialised(model: Pretrained, seed: int) -> Pretrained:
     )
     return dataclasses.replace(
         model,
-        name=f"{model.name} untrained {seed}",
+        name=f"{model.name}, untrained {seed}",
         params=params,
-        weights_hash=hash_tree(params),
+        weights_hash=_hash(model.config, hash_tree(params)),
     )
+
+
+def _hash(config: ModelConfig, weights: str) -> str:
+    # The same weights are another encoder with other heads, epsilons or rotary positions.
+    return hash_items([repr(config), weights])
 
 
 def _initial(

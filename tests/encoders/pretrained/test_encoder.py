@@ -2,12 +2,13 @@
 
 import builtins
 import json
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from platojax.encoders.frozen import FrozenEncoder, hash_files
+from platojax.encoders.frozen import FrozenEncoder
 from platojax.encoders.pretrained import PretrainedEncoder, load_pretrained, reinitialised
 from tests.encoders.pretrained import folders
 from tests.encoders.pretrained.folders import GOLDEN
@@ -37,7 +38,7 @@ def test_layers_are_the_pooled_hidden_states(tmp_path, name):
     assert encoder.layers == tuple(f"{b} {p}" for b in blocks for p in ("cls", "mean"))
     assert (encoder.width, encoder.modality, encoder.dtype) == (48, "image", "float32")
     assert encoder.pooling == "class token and mean over patches"
-    assert encoder.weights_hash == hash_files([tmp_path / name / "model.safetensors"])
+    assert encoder.weights_hash == model.weights_hash
     batch = [encoder.prepare(picture) for picture in pictures(3)]
     got = encoder.encode(batch)
     assert (got.shape, got.dtype) == ((3, len(encoder.layers), 48), np.float32)
@@ -170,10 +171,22 @@ def test_the_untrained_control_gives_other_features(tmp_path):
     control = PretrainedEncoder(reinitialised(trained, 3), batch_size=2)
     encoder = PretrainedEncoder(trained, batch_size=2)
     batch = [encoder.prepare(picture) for picture in pictures(2)]
-    assert control.name == "dinov3 untrained 3"
+    assert control.name == "dinov3, untrained 3"
     assert control.layers == encoder.layers
     assert control.preprocessing == encoder.preprocessing
     assert np.abs(control.encode(batch) - encoder.encode(batch)).max() > 0.1
+
+
+def test_another_architecture_of_the_same_weights_has_another_hash(tmp_path):
+    model = small(tmp_path, "dinov2")
+    path = tmp_path / "dinov2" / "config.json"
+    for field, value in (("num_attention_heads", 6), ("layer_norm_eps", 1e-3)):
+        other = tmp_path / field
+        shutil.copytree(path.parent, other)
+        config = json.loads(path.read_text())
+        assert config[field] != value
+        (other / "config.json").write_text(json.dumps(config | {field: value}))
+        assert load_pretrained(other).weights_hash != model.weights_hash
 
 
 @pytest.mark.slow
