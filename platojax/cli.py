@@ -189,6 +189,77 @@ def extract(
 
 
 @app.command()
+def rotate(
+    x: Annotated[str, typer.Argument(metavar="X", help="Features of the encoder to be mapped.")],
+    y: Annotated[str, typer.Argument(metavar="Y", help="Of the encoder into whose space.")],
+    out: Annotated[pathlib.Path, typer.Option(help="The .safetensors file to be.")],
+    method: Annotated[
+        str,
+        typer.Option(help="With pairs: procrustes, ridge. Without: rosetta, mini-vec2vec."),
+    ] = "procrustes",
+    layers: Annotated[
+        list[str], typer.Option(help="One layer of both, or of each, see `score`.")
+    ] = ["last"],  # noqa: B006  (typer reads the default, nobody changes it)
+    whiten: Annotated[
+        bool, typer.Option("--whiten", help="Let all directions count alike (with pairs).")
+    ] = False,
+    held_out: Annotated[float, typer.Option(help="Share of the items to try the map on.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Of the split and of the fit.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Fits without pairs, of which the best is kept.")] = 5,
+    test: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="X Y", help="Paired features to try a map without pairs on."),
+    ] = None,
+    json_out: Annotated[
+        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
+    ] = None,
+    plot: Annotated[
+        pathlib.Path | None, typer.Option(metavar="OUT", help="Also draw here: .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """The map from one encoder's space into another's, fitted with pairs or without any."""
+    with one_line_errors():
+        from platojax.commands import rotate as command
+
+        plan = command.Plan(method, whiten, held_out, seed, seeds)
+        command.run(x, y, out, plan, layers=layers, test=test, json_out=json_out, plot=plot)
+
+
+@app.command()
+def retrieve(
+    a: Annotated[str, typer.Argument(metavar="A", help="Feature folder of one encoder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Of the other, of the same items.")],
+    rotation: Annotated[pathlib.Path, typer.Option(help="The map between them.")],
+    json_out: Annotated[
+        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
+    ] = None,
+) -> None:
+    """Retrieval between two encoders through a map: R@1, R@5, R@10, median rank, FOSCTTM."""
+    with one_line_errors():
+        from platojax.commands import use_map
+
+        use_map.retrieve(a, b, rotation, json_out)
+
+
+@app.command(name="zero-shot")
+def zero_shot(
+    images: Annotated[str, typer.Option(help="Feature folder of images.")],
+    image_data: Annotated[str, typer.Option(help="Their data, with labels or class folders.")],
+    classes: Annotated[str, typer.Option(help="Feature folder of prompts (extract --prompts).")],
+    class_data: Annotated[str, typer.Option(help="Their data: id (the label), name.")],
+    rotation: Annotated[pathlib.Path, typer.Option(help="The map between both encoders.")],
+    json_out: Annotated[
+        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
+    ] = None,
+) -> None:
+    """Classifies images by the nearest class after a map: top-1 and top-5."""
+    with one_line_errors():
+        from platojax.commands import use_map
+
+        use_map.classify(images, image_data, classes, class_data, rotation, json_out)
+
+
+@app.command()
 def theory(
     out: Annotated[
         pathlib.Path, typer.Option(help="Folder for theory.json and theory.png.")

@@ -1,6 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and are what was meant."""
 
+import os
 import pathlib
+from collections.abc import Iterable
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -8,3 +10,25 @@ def write_whole(path: pathlib.Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def check_writable(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Looks whether a result can be written: a slip in its path should not cost the computation.
+
+    Args:
+      path: of the file to be.
+      inputs: what is read, and must not be overwritten.
+
+    Raises:
+      FileNotFoundError: its folder does not exist.
+      ValueError: the path is no file's, or that of an input.
+    """
+    path = pathlib.Path(path)
+    if not path.name:
+        raise ValueError(f"{str(path)!r} names no file to write")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} does not exist, so {path} cannot be written")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file; give the path of one")
+    if path.resolve() in {pathlib.Path(one).resolve() for one in inputs}:
+        raise ValueError(f"{path} is read, and would be overwritten; give another path")

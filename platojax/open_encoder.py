@@ -44,6 +44,16 @@ class EncoderOptions:
     special_tokens: bool | None = None
     untrained: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("batch_size", self.batch_size, 2**16),
+            ("max_length", self.max_length, 2**24),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name}={value} must be in 1..{most}")
+        if self.untrained is not None and not 0 <= self.untrained < 2**32:
+            raise ValueError(f"untrained={self.untrained} is a seed, and must be in 0..{2**32 - 1}")
+
     def given(self) -> dict[str, Any]:
         """The options that are not None."""
         fields = dataclasses.asdict(self)
@@ -88,9 +98,9 @@ def open_encoder(
 def stamp(path: pathlib.Path) -> str:
     """A quick hash by which the same encoder is known again: its files, their sizes and times."""
     opener = _opener(path)
-    if opener is _open_run:
-        path = path / "checkpoints"  # beside them the run keeps what it writes about itself
-    if opener is _open_onnx:
+    if opener is _open_run:  # beside these the run keeps what it writes about itself
+        files = [path.parent / "config.json", *sorted((path / "checkpoints").rglob("*"))]
+    elif opener is _open_onnx:
         files = [*graph_files(path), path.with_suffix(".json")]
     elif path.is_file():
         files = [path]
@@ -116,8 +126,12 @@ def _opener(path: pathlib.Path) -> _Opener:
     if not config.is_file():
         raise ValueError(f"{path} is no encoder: give {_FORMS}")
     try:
-        model_type = json.loads(config.read_text(encoding="utf-8"))["model_type"]
-    except (ValueError, KeyError, TypeError) as error:
+        values = json.loads(config.read_text(encoding="utf-8"))
+        if "arms" in values:
+            runs = sorted(one.parent.name for one in path.glob("*/checkpoints"))
+            raise ValueError(f"{path} is a workdir; give one of its runs: {', '.join(runs)}")
+        model_type = values["model_type"]
+    except (KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{config} names no model_type ({error}); download the model again"
         ) from error

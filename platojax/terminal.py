@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -19,7 +19,10 @@ from rich.progress import (
 from rich.table import Table
 
 from platojax.evaluation.comparison import short_number, summarise
-from platojax.train import StepReport
+
+if TYPE_CHECKING:
+    # Only the type: what shows scores does not load the training loop.
+    from platojax.train import StepReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,7 @@ class ProgressLine:
     progress: Progress
     task: TaskID
 
-    def update(self, report: StepReport) -> None:
+    def update(self, report: "StepReport") -> None:
         """Shows a logged step."""
         self.progress.update(
             self.task,

@@ -12,6 +12,7 @@ from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
+from platojax.evaluation.calibration import check_num_permutations
 from platojax.optimizer import learning_rate_schedule
 
 _POSITIVE = (
@@ -83,11 +84,7 @@ def check_evaluation(evaluation: ConfigDict, scenes: Sequence[Scene], num_heldou
         raise ValueError(
             f"evaluation.k {evaluation.k} must be less than the {num_heldout} held-out scenes."
         )
-    if evaluation.num_permutations < 19:
-        raise ValueError(
-            f"evaluation.num_permutations {evaluation.num_permutations} cannot resolve the level "
-            ".05; use at least 19, better 200."
-        )
+    check_num_permutations(evaluation.num_permutations)
     for share in evaluation.snapshots:
         if not 0 <= share <= 1:
             raise ValueError(

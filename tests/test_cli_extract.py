@@ -288,7 +288,7 @@ def test_a_run_of_an_experiment_gives_the_features_that_it_kept(tmp_path):
         (["--max-length", "9"], "max_length=9 does not apply to DINO and CLIP encoders"),
         (["--pooling", "max"], "max"),
         (["--observations", "0"], "observations must be at least 1; got 0"),
-        (["--out", "photos"], "photos exists and is not a feature folder"),
+        (["--out", "photos"], "photos exists and is not a whole feature folder"),
     ],
 )
 def test_bad_input_is_one_clear_line_on_stderr_and_exit_code_2(

@@ -26,7 +26,7 @@ from tests import tiny
         ("evaluation.k", 0, "k=0 must be an integer of at least 1"),
         ("evaluation.k", 304, "evaluation.k 304 must be less than the 304 held-out scenes"),
         ("evaluation.metric", "foo", "metric='foo' is unknown"),
-        ("evaluation.num_permutations", 3, "num_permutations 3 cannot resolve"),
+        ("evaluation.num_permutations", 3, "num_permutations=3 cannot resolve"),
         ("evaluation.snapshots", (0.5, 1.5), r"lie in \[0, 1\]; got 1.5"),
     ],
 )

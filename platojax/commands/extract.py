@@ -131,8 +131,11 @@ def _read_list(path: pathlib.Path, options: EncoderOptions) -> Iterator[tuple[st
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    encoders = ConfigDict(module.get_config()).get("encoders")
+    try:
+        spec.loader.exec_module(module)
+        encoders = ConfigDict(module.get_config()).get("encoders")
+    except Exception as error:  # whatever the file does
+        raise ValueError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
     if not encoders:
         raise ValueError(f"get_config() of {path} has no `encoders`")
     known = {field.name for field in dataclasses.fields(EncoderOptions)}

@@ -4,7 +4,7 @@ import itertools
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -23,6 +23,7 @@ from platojax.evaluation.scorecard import (
     score,
     short_names,
 )
+from platojax.files import check_writable, write_whole
 from platojax.terminal import count_line
 
 
@@ -52,28 +53,30 @@ def run(
     Raises:
       ValueError, OSError, ImportError: features cannot be read or scored; settings do not fit.
     """
-    _check_writable(json_out, plot)
+    inputs = [*paths, *([untrained] if untrained else [])]
+    for out in (json_out, plot):
+        if out not in (None, "-"):
+            check_writable(out, inputs)
+    if plot is not None:
+        from platojax.report.score_figure import check_format
+
+        check_format(plot)
+    _check_named(paths, against)
+    if (untrained or curves) and (against is not None or len(paths) != 2):
+        raise ValueError("--untrained and --curves are about one pair: name exactly two encoders")
     console = Console(file=sys.stderr if json_out == "-" else sys.stdout)
-    if against is None:
-        if len(paths) < 2:
-            raise ValueError("give at least two encoders, or one and --against FOLDER")
-        features = [read_features(path) for path in paths]
-    else:
-        if len(paths) != 1:
-            raise ValueError(f"--against takes one encoder, not {len(paths)}")
-        if untrained or curves:
-            raise ValueError("--untrained and --curves are for encoders that are named one by one")
-        features = _same_items(console, read_features(paths[0]), against)
-    control = [read_features(untrained)] if untrained else []
-    choices = _choices(layers, len(features), against is not None, len(control))
-    encoders = load_encoders([*features, *control], protocol, choices)
-    before = encoders.pop() if control else None
+    features = [read_features(path) for path in paths]
+    if against is not None:
+        features += _same_items(console, features[0], against)
+    encoders = load_encoders(
+        features,
+        protocol,
+        _choices(layers, len(features), against is not None),
+        untrained=read_features(untrained) if untrained else None,
+    )
     if against is None:
         pairs = itertools.combinations(range(len(encoders)), 2)
-        cards = [
-            score(encoders, a, b, protocol, untrained=before if a == 0 else None, curves=curves)
-            for a, b in pairs
-        ]
+        cards = [score(encoders, a, b, protocol, curves=curves) for a, b in pairs]
     else:
         with count_line(console, "encoders", len(encoders) - 1) as show:
             cards = rank(encoders, protocol, on_progress=show)
@@ -82,31 +85,37 @@ def run(
     if json_out != "-":
         table = _details(encoders, cards[0]) if len(cards) == 1 else _rows(encoders, cards)
         console.print(table)
-        console.print(_protocol_line(cards[0]), markup=False)
+        console.print(_protocol_line(cards), markup=False)
     if plot is not None:
         from platojax.report.score_figure import draw
 
         draw(plot, encoders, cards)
 
 
-def _choices(
-    layers: Sequence[str], num_encoders: int, ranked: bool, num_controls: int
-) -> list[str]:
-    """The choice of layers of each encoder, and the first one's for its untrained control."""
+def _check_named(paths: Sequence[str], against: pathlib.Path | None) -> None:
+    if against is None and len(paths) < 2:
+        raise ValueError("give at least two encoders, or one and --against FOLDER")
+    if against is not None and len(paths) != 1:
+        raise ValueError(f"--against takes one encoder, not {len(paths)}")
+
+
+def _choices(layers: Sequence[str], num_encoders: int, ranked: bool) -> list[str]:
+    """The choice of layers of each encoder."""
     wanted = 2 if ranked else num_encoders
     if len(layers) not in (1, wanted):
         raise ValueError(
             f"{len(layers)} choices of layers for {num_encoders} encoders; give one, or "
             + ("one for A and one for the others" if ranked else "one each")
         )
-    first, *others = layers
-    if len(others) != num_encoders - 1:
-        others = [layers[-1]] * (num_encoders - 1)
-    return [first, *others, *[first] * num_controls]
+    if len(layers) == num_encoders:
+        return list(layers)
+    return [layers[0], *[layers[-1]] * (num_encoders - 1)]
 
 
 def _same_items(console: Console, one: Features, folder: pathlib.Path) -> list[Features]:
-    """The encoder, and all cached ones in the folder that are of the same items."""
+    """All cached encoders in the folder, but this one, that are of the same items."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; --against takes one with feature folders")
     found = sorted(path.parent for path in folder.rglob("meta.json"))
     found = [path for path in found if not path.name.startswith(".")]
     others = [read_features(path) for path in found if path.resolve() != one.path.resolve()]
@@ -123,18 +132,7 @@ def _same_items(console: Console, one: Features, folder: pathlib.Path) -> list[F
         raise ValueError(f"none of the {len(others)} encoders in {folder} is of the same items")
     if len(same) < len(others):
         console.print(f"{len(others) - len(same)} of {len(others)} encoders are of other items")
-    return [one, *same]
-
-
-def _check_writable(json_out: str | None, plot: pathlib.Path | None) -> None:
-    """A slip in a path should not cost the computation."""
-    for out in (json_out, plot):
-        if out not in (None, "-"):
-            folder = pathlib.Path(out).parent
-            if not folder.is_dir():
-                raise FileNotFoundError(f"{folder} does not exist, so {out} cannot be written")
-    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"{plot} must end in .png, .svg or .pdf")
+    return same
 
 
 # What is shown
@@ -142,60 +140,14 @@ def _check_writable(json_out: str | None, plot: pathlib.Path | None) -> None:
 
 def _details(encoders: Sequence[Encoder], card: Scorecard) -> Table:
     """Everything about one pair."""
-    result = card.calibrated
-    rows = []
-    for name, index, place in zip("AB", (card.a, card.b), result.layers, strict=True):
-        features = encoders[index].features
-        rows.append((name, str(features.path)))
-        if features.meta:
-            meta = features.meta
-            rows.append(("", f"{meta.encoder}; {meta.pooling}; {meta.dataset}"))
-        layer = encoders[index].layers[place]
-        position = f"{layer} of 0..{features.features.shape[1] - 1}"
-        rows.append(
-            ("  layer", f"{features.layer_name(layer)} ({position})" if features.meta else position)
-        )
-    rows.append(("score", f"{result.score:.4f}  (maximum over layers)"))
-    if card.interval:
-        ends = f"{card.interval.low:.4f} to {card.interval.high:.4f}"
-        name = f"{card.interval.level:.0%} interval"
-        rows.append((name, f"{ends}  (at these layers, over other items)"))
-    matched = card.width_matched
-    rows += [
-        ("chance", f"{result.chance:.4f}"),
-        ("p-value", f"{result.p_value:.4f}"),
-        ("threshold", f"{result.threshold:.4f}  (alpha {result.alpha:g})"),
-        ("calibrated", f"{result.calibrated:.4f}"),
-        ("equal widths", f"{matched.score:.4f}  (both by PCA to {matched.dim} dimensions)"),
+    rows = [
+        *_encoder_rows("A", encoders[card.a], card.calibrated.layers[0]),
+        *_encoder_rows("B", encoders[card.b], card.calibrated.layers[1]),
+        *_score_rows(card),
+        *_control_rows(card),
+        *_retrieval_rows(card),
+        *_curve_rows(card),
     ]
-    if card.above_untrained:
-        above = card.above_untrained
-        rows.append(
-            (
-                "untrained A",
-                f"{above.untrained:.4f}  "
-                f"(difference {above.difference:.4f}, p = {above.p_value:.4f})",
-            )
-        )
-    if card.retrieval:
-        found = card.retrieval
-        chance = found.chance
-        rows.append(
-            ("rotation", f"fitted on one half, tried on the other {found.n} items (chance):")
-        )
-        for name, recall in (("  A to B", found.recall_xy), ("  B to A", found.recall_yx)):
-            shares = (
-                f"R@{k} {share:.3f} ({chance.recall_xy[k]:.3f})" for k, share in recall.items()
-            )
-            rows.append((name, ", ".join(shares)))
-        rows.append(("  FOSCTTM", f"{found.foscttm:.4f} (0.5)"))
-    for points, label in ((card.against_items, "N"), (card.against_k, "k")):
-        for point in points or ():
-            at, value = (
-                (point.k, point.score) if label == "k" else (point.n, point.mean)  # type: ignore[union-attr]
-            )
-            chance_level = "" if point.chance is None else f"  (chance {point.chance:.4f})"
-            rows.append((f"{label} = {at}", f"{value:.4f}{chance_level}"))
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -205,43 +157,110 @@ def _details(encoders: Sequence[Encoder], card: Scorecard) -> Table:
     return table
 
 
+def _encoder_rows(name: str, encoder: Encoder, place: int) -> Iterator[tuple[str, str]]:
+    features, layer = encoder.features, encoder.layers[place]
+    position = f"{layer} of 0..{features.features.shape[1] - 1}"
+    yield name, str(features.path)
+    if features.meta:
+        yield "", f"{features.meta.encoder}; {features.meta.pooling}; {features.meta.dataset}"
+        position = f"{features.layer_name(layer)} ({position})"
+    yield "  layer", position
+
+
+def _score_rows(card: Scorecard) -> Iterator[tuple[str, str]]:
+    result, interval = card.calibrated, card.interval
+    yield "score", f"{result.score:.4f}  (maximum over layers)"
+    if interval:
+        ends = f"{interval.low:.4f} to {interval.high:.4f}"
+        yield f"{interval.level:.0%} interval", f"{ends}  (at these layers, over other items)"
+    yield "chance", f"{result.chance:.4f}"
+    yield "p-value", f"{result.p_value:.4f}"
+    yield "threshold", f"{result.threshold:.4f}  (alpha {result.alpha:g})"
+    yield "calibrated", f"{result.calibrated:.4f}"
+
+
+def _control_rows(card: Scorecard) -> Iterator[tuple[str, str]]:
+    matched, above = card.width_matched, card.above_untrained
+    yield "equal widths", f"{matched.score:.4f}  (both by PCA to {matched.dim} dimensions)"
+    if above:
+        gain = f"difference {above.difference:.4f}, p = {above.p_value:.4f}"
+        yield "untrained A", f"{above.untrained:.4f}  ({gain})"
+
+
+def _retrieval_rows(card: Scorecard) -> Iterator[tuple[str, str]]:
+    found = card.retrieval
+    if not found:
+        return
+    yield "rotation", f"fitted on one half, tried on the other {found.n} items (chance):"
+    for name, recall in (("  A to B", found.recall_xy), ("  B to A", found.recall_yx)):
+        shares = (
+            f"R@{k} {share:.3f} ({found.chance.recall_xy[k]:.3f})" for k, share in recall.items()
+        )
+        yield name, ", ".join(shares)
+    yield "  FOSCTTM", f"{found.foscttm:.4f} (0.5)"
+
+
+def _curve_rows(card: Scorecard) -> Iterator[tuple[str, str]]:
+    points = [(f"N = {point.n}", point.mean, point.chance) for point in card.against_items or ()]
+    points += [(f"k = {point.k}", point.score, point.chance) for point in card.against_k or ()]
+    for name, value, chance in points:
+        yield name, f"{value:.4f}" + ("" if chance is None else f"  (chance {chance:.4f})")
+
+
 def _rows(encoders: Sequence[Encoder], cards: Sequence[Scorecard]) -> Table:
     """One row per pair."""
-    table = Table(box=box.SIMPLE_HEAD)
+    columns: dict[str, Callable[[Scorecard], str]] = {
+        "score": _score_cell,
+        "chance": lambda card: short_number(card.calibrated.chance),
+        "p": lambda card: f"{card.calibrated.p_value:.4f}".removeprefix("0"),
+        "calibrated": lambda card: short_number(card.calibrated.calibrated),
+        "R@1": lambda card: short_number(card.retrieval.recall_xy[1]) if card.retrieval else "",
+        "FOSCTTM": lambda card: short_number(card.retrieval.foscttm) if card.retrieval else "",
+    }
+    if _has_one_chance(cards):
+        del columns["chance"]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # narrow: names need the room
     for name in ("A: layer", "B: layer"):
         table.add_column(name, overflow="fold")
-    for name in ("score", "p", "calibrated", "R@1", "FOSCTTM"):
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     names = short_names(encoders)
     for card in cards:
-        result, found, interval = card.calibrated, card.retrieval, card.interval
-        half = f" ±{short_number((interval.high - interval.low) / 2)}" if interval else ""
+        pair = zip((card.a, card.b), card.layer_names, strict=True)
         table.add_row(
-            Text(f"{names[card.a]}: {card.layers[0]}"),
-            Text(f"{names[card.b]}: {card.layers[1]}"),
-            f"{short_number(result.score)}{half}",
-            f"{result.p_value:.4f}".removeprefix("0"),
-            short_number(result.calibrated),
-            short_number(found.recall_xy[1]) if found else "",
-            short_number(found.foscttm) if found else "",
+            *(Text(f"{names[index]}: {layer}") for index, layer in pair),
+            *(cell(card) for cell in columns.values()),
         )
     return table
 
 
-def _protocol_line(card: Scorecard) -> str:
-    result = card.calibrated
-    k = "" if result.k is None else f" k = {result.k},"
-    line = (
-        f"{result.metric},{k} N = {result.n}, clip {result.clip}; maximum over layers; null of "
-        f"{result.num_permutations} permutations with the same maximum, chance "
-        f"{result.chance:.4f}; "
-    )
-    if card.interval:
-        line += (
-            f"{card.interval.level:.0%} interval by {card.interval.num_subsamples} subsamples of "
-            f"{card.interval.fraction:.0%}; "
+def _score_cell(card: Scorecard) -> str:
+    interval = card.interval
+    half = f" ±{short_number((interval.high - interval.low) / 2)}" if interval else ""
+    return f"{short_number(card.calibrated.score)}{half}"
+
+
+def _has_one_chance(cards: Sequence[Scorecard]) -> bool:
+    """Whether chance follows from k and N; of other metrics it is the mean of each pair's null."""
+    return cards[0].calibrated.metric == "mutual_knn"
+
+
+def _protocol_line(cards: Sequence[Scorecard]) -> str:
+    """What all pairs have in common."""
+    result, interval = cards[0].calibrated, cards[0].interval
+    parts = [
+        result.metric + ("," if result.k is None else f", k = {result.k},") + f" N = {result.n}, "
+        f"clip {result.clip}",
+        "maximum over layers",
+        f"null of {result.num_permutations} permutations with the same maximum"
+        + (f", chance {result.chance:.4f}" if _has_one_chance(cards) else ""),
+    ]
+    if interval:
+        parts.append(
+            f"{interval.level:.0%} interval by {interval.num_subsamples} subsamples of "
+            f"{interval.fraction:.0%}"
         )
-    return f"{line}seed {result.seed}"
+    return "; ".join([*parts, f"seed {result.seed}"])
 
 
 # What is written
@@ -271,4 +290,4 @@ def _write_json(out: str, document: dict[str, Any]) -> None:
     if out == "-":
         sys.stdout.write(text)
     else:
-        pathlib.Path(out).write_text(text, encoding="utf-8")
+        write_whole(pathlib.Path(out), text)

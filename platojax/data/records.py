@@ -90,15 +90,15 @@ Row = tuple[str, Mapping[str, Any] | ValueError]
 
 
 def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             where = f"line {number}"
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                yield where, ValueError(f"is not JSON ({error.msg})")
+            except (ValueError, RecursionError) as error:  # also of numbers without end
+                yield where, ValueError(f"is not JSON ({error})")
                 continue
             if isinstance(row, dict):
                 yield where, row
@@ -108,9 +108,15 @@ def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
+    # In tables with tabs, quotes stand for themselves.
+    form: dict[str, Any] = {"strict": True}
+    if path.suffix == ".tsv":
+        form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, delimiter=delimiter)
+        reader = csv.DictReader(file, **form)
+        names = reader.fieldnames or []
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: two columns have one name ({', '.join(names)}); rename one")
         for row in reader:
             wrong = None in row or None in row.values()
             error = ValueError("has another number of fields than the header")
@@ -118,7 +124,7 @@ def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
 
 
 def _text_rows(path: pathlib.Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             yield f"line {number}", {"text": line.rstrip("\r\n")}
 
@@ -140,7 +146,7 @@ def _parquet_rows(paths: list[pathlib.Path]) -> Iterator[Row]:
                     for row in batch.to_pylist():
                         number += 1
                         yield f"{path.name} row {number}", row
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
 
 
@@ -157,8 +163,8 @@ def _collect(path: pathlib.Path, rows: Iterator[Row], prompts: str | None) -> Re
             if isinstance(row, ValueError):
                 raise row
             found_id = _field(row, _ID_FIELDS)
-            if found_id is not None and not str(found_id).strip():
-                raise ValueError("has an empty id")
+            if found_id is not None:
+                _check_id(found_id)
             without_id += found_id is None
             item = str(count - 1) if found_id is None else str(found_id)
             row_texts = (
@@ -200,6 +206,22 @@ def _collect(path: pathlib.Path, rows: Iterator[Row], prompts: str | None) -> Re
     )
 
 
+def _check_id(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"has an id of type {type(value).__name__}; give text or a whole number")
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("has an empty id")
+        _check_unicode("an id", value)
+
+
+def _check_unicode(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell
+        raise ValueError(f"has {what} that is not valid Unicode ({error.reason})") from error
+
+
 def _add_new(known: list[Any], found: Iterable[Any]) -> None:
     known.extend(one for one in found if one not in known)
 
@@ -231,6 +253,7 @@ def _texts(value: Any) -> list[str]:
             raise ValueError(f"has a caption of type {type(text).__name__}, not text")
         if not text.strip():
             raise ValueError("has an empty caption")
+        _check_unicode("a caption", text)
     return list(texts)
 
 
@@ -244,7 +267,11 @@ def _images(value: Any, base: pathlib.Path) -> list[ImageSource]:
     if not isinstance(value, str):
         raise ValueError(f"has an image of type {type(value).__name__}; give a path")
     image = base / value
-    if not image.is_file():
+    try:
+        exists = image.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(f"names an image that cannot be looked up ({error.strerror})") from error
+    if not exists:
         raise ValueError(f"names the image {image}, which does not exist")
     return [image]
 
@@ -254,11 +281,13 @@ def _image_folder(path: pathlib.Path) -> Records:
         file
         for file in path.rglob("*")
         if file.suffix.lower() in IMAGE_SUFFIXES
-        and file.is_file()
+        and not file.is_dir()
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not files:
         raise ValueError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)}) and no .parquet")
+    if lost := [file for file in files if not file.exists()]:
+        raise ValueError(f"{lost[0]} is a link to nowhere ({len(lost)} such files); delete it")
     ids = tuple(str(file.relative_to(path).with_suffix("")) for file in files)
     if len(set(ids)) < len(ids):
         twice = next(item for item in ids if ids.count(item) > 1)

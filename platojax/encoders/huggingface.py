@@ -367,6 +367,9 @@ def _require_libraries() -> None:
         raise ImportError(
             "Models of Hugging Face need torch and transformers: pip install 'platojax[hf]'"
         ) from error
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of reading the weights, among our own lines
 
 
 @contextlib.contextmanager

@@ -236,7 +236,7 @@ def _check_input(path: pathlib.Path, session: Any, asked: Any) -> Layout:
     shape = inputs[0].shape
     fitting = [layout for layout, axis in _CHANNELS.items() if shape[axis] == 3]
     if asked is not None:
-        axis = _CHANNELS.get(asked)
+        axis = next((axis for layout, axis in _CHANNELS.items() if layout == asked), None)
         if axis is None or (isinstance(shape[axis], int) and shape[axis] != 3):
             raise ValueError(
                 f"{path.with_suffix('.json')}: layout {asked!r} does not fit the input {shape}; "

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+_MOST_PIXELS = 2**26
+
 Size = tuple[int, int]
 Triple = tuple[float, float, float]
 
@@ -60,6 +62,11 @@ class ImagePreprocessing:
         image = image.convert("RGB")
         if self.resize is not None:
             height, width = _resized(image.height, image.width, self.resize)
+            if height * width > _MOST_PIXELS:
+                raise ValueError(
+                    f"an image of {image.width} x {image.height} pixels would be resized to "
+                    f"{width} x {height}: it is too long for its width; crop it"
+                )
             image = image.resize((width, height), self.resample)
         if self.crop is not None:
             height, width = self.crop

@@ -14,8 +14,9 @@ permutation null cheap.
 
 import dataclasses
 import functools
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import jax
@@ -24,7 +25,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from platojax.evaluation.features import first_nonfinite
+from platojax.evaluation.features import as_float32
 from platojax.evaluation.neighbors import nearest_neighbors, unit_rows
 
 Metric = Literal[
@@ -40,6 +41,8 @@ Metric = Literal[
 Clip = Literal["none", "exact", "mean"]
 
 _CLIP_QUANTILE = 0.95
+# Magnitudes looked at together for the quantile: features may be larger than the memory.
+_CLIP_ELEMENTS = 2**24
 _SVCCA_COMPONENTS = 10
 # The published code adds this to the denominators of cka, unbiased_cka and cknna.
 _DENOMINATOR_EPS = 1e-6
@@ -50,6 +53,10 @@ _SAME_COSINE = 1 - 5e-7
 _GRAM_ITEMS = 2048
 
 _matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+class CopiesWarning(UserWarning):
+    """Items have so many copies that their neighbours follow the order of the items."""
 
 
 def alignment(
@@ -115,6 +122,7 @@ class Side:
         metric: the metric it was prepared for.
         k: number of neighbours.
         clip: how outliers were clipped.
+        clip_threshold: the magnitude that they were clipped to; infinite for none.
         num_items: N.
         layer_numbers: the place of each layer in the features.
         prepared: what the metric keeps of the layers, a tree of arrays that lead with the layer.
@@ -126,6 +134,7 @@ class Side:
     metric: Metric
     k: int
     clip: Clip
+    clip_threshold: float
     num_items: int
     layer_numbers: tuple[int, ...]
     prepared: Any
@@ -145,17 +154,11 @@ class Side:
         Raises:
             ValueError: there are none, or one is out of range.
         """
-        wrong = [layer for layer in layers if not -self.num_layers <= layer < self.num_layers]
-        if wrong or not layers:
-            raise ValueError(
-                f"layers={list(layers)} of {self.name}: choose at least one, each in "
-                f"0..{self.num_layers - 1}"
-            )
-        chosen = np.asarray(layers)
+        chosen = np.asarray(_resolved(self.name, layers, self.num_layers))
         prepared, neighbors = jax.tree.map(lambda x: x[chosen], (self.prepared, self.neighbors))
         return dataclasses.replace(
             self,
-            layer_numbers=tuple(self.layer_numbers[layer] for layer in layers),
+            layer_numbers=tuple(self.layer_numbers[layer] for layer in chosen),
             prepared=prepared,
             neighbors=neighbors,
         )
@@ -169,7 +172,7 @@ class Side:
         Raises:
             ValueError: the metric has no neighbours, or k is out of range.
         """
-        spec = check_settings(self.metric, k, self.clip)
+        spec = check_settings(self.metric, k)
         if self.neighbors is None:
             raise ValueError(f"{self.metric} has no k; choose one of {_with_neighbors()}")
         if k > self.k:
@@ -193,8 +196,11 @@ def prepare_side(
     metric: Metric = "mutual_knn",
     k: int = 10,
     clip: Clip = "none",
+    layers: Sequence[int] | None = None,
 ) -> Side:
     """Checks one encoder's features and does the expensive part once per layer.
+
+    Features that are memory-mapped are read layer by layer, and never copied as a whole.
 
     Args:
         name: what messages call this side.
@@ -202,15 +208,19 @@ def prepare_side(
         metric: see `alignment`.
         k: neighbours.
         clip: none, exact or mean.
+        layers: indices of the layers that count, also for clipping; None for all.
 
     Returns:
         The side; two of them, with the same settings and items, go into `score_table`.
 
     Raises:
-        ValueError: as `alignment`, for this side.
+        ValueError: as `alignment`, for this side; `layers` is empty or out of range.
     """
-    spec = check_settings(metric, k, clip)
-    return _prepare_side(name, as_layers(name, x), spec, metric, k, clip)
+    check_settings(metric, k, clip)
+    array = as_layers(name, x)
+    everything = range(array.shape[1])
+    numbers = everything if layers is None else _resolved(name, layers, len(everything))
+    return _prepare_side(name, array, numbers, metric, k, clip)
 
 
 def prepare_sides(
@@ -228,12 +238,12 @@ def prepare_sides(
     Raises:
         ValueError: as `alignment`.
     """
-    spec = check_settings(metric, k, clip)
+    check_settings(metric, k, clip)
     layers_a, layers_b = as_layers("a", a), as_layers("b", b)
     check_same_number("a", len(layers_a), "b", len(layers_b))
     return (
-        _prepare_side("a", layers_a, spec, metric, k, clip),
-        _prepare_side("b", layers_b, spec, metric, k, clip),
+        _prepare_side("a", layers_a, range(layers_a.shape[1]), metric, k, clip),
+        _prepare_side("b", layers_b, range(layers_b.shape[1]), metric, k, clip),
     )
 
 
@@ -308,7 +318,7 @@ def check_same_number(name_a: str, n_a: int, name_b: str, n_b: int) -> None:
         )
 
 
-def check_settings(metric: str, k: int, clip: str) -> "_Metric":
+def check_settings(metric: str, k: int, clip: str = "none") -> "_Metric":
     """Returns the metric's definition, or raises ValueError naming the setting and the choices."""
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is unknown; choose one of {', '.join(METRICS)}")
@@ -317,6 +327,12 @@ def check_settings(metric: str, k: int, clip: str) -> "_Metric":
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < METRICS[metric].min_k:
         raise ValueError(f"k={k!r} must be an integer of at least {METRICS[metric].min_k}")
     return METRICS[metric]
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError where the seed is negative."""
+    if seed < 0:
+        raise ValueError(f"seed={seed} must not be negative")
 
 
 def as_layers(name: str, x: ArrayLike) -> np.ndarray:
@@ -348,28 +364,14 @@ def as_layers(name: str, x: ArrayLike) -> np.ndarray:
             f"{name} has shape {np.shape(x)}; needed are [items, layers, width] or [items, width], "
             "none of them 0"
         )
-    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or np.iscomplexobj(
-        array
-    ):
-        raise ValueError(f"{name} has dtype {array.dtype}; give real numbers, best float32")
-    with np.errstate(over="ignore"):  # the overflow is reported below, with its place
-        converted = array.astype(np.float32, copy=False)
-    index = first_nonfinite(converted)
-    if index is None:
-        return converted
-    fix = "fix the extraction, or leave the item out on both sides"
-    if array.dtype == np.float16 and np.isinf(array[index]):
-        fix = "float16 overflows above 65504, so extract in float32 or bfloat16"
-    elif np.isfinite(array[index]):
-        fix = "the value overflows float32, so scale the features down"
-    raise ValueError(
-        f"{name} is {converted[index]} (as float32) at item {index[0]}, layer {index[1]}, channel "
-        f"{index[2]}: {fix}"
-    )
+    return as_float32(array, name)
 
 
 def clip_outliers(name: str, x: np.ndarray, clip: Clip) -> np.ndarray:
     """Clips all layers of one side to the threshold of the protocol, see `alignment`.
+
+    For what takes no `clip` itself (intervals, curves, controls): clip all layers and all items
+    first, so that their threshold holds also where few of them are looked at.
 
     Args:
         name: what errors call the features.
@@ -382,36 +384,75 @@ def clip_outliers(name: str, x: np.ndarray, clip: Clip) -> np.ndarray:
     Raises:
         ValueError: clipping would set everything to 0.
     """
+    threshold = _clip_threshold(name, x, range(x.shape[1]), clip)
+    return x if threshold == math.inf else np.clip(x, -threshold, threshold)
+
+
+def _clip_threshold(name: str, x: np.ndarray, layers: Sequence[int], clip: Clip) -> float:
+    """The magnitude to clip these layers to, found block by block on the host."""
     if clip == "none":
-        return x
-    threshold = _clip_threshold(x, clip)
+        return math.inf
+    if clip == "mean":
+        blocks = (block.reshape(len(block), -1) for block in _magnitudes(x, layers))
+        quantiles = [np.quantile(block, _CLIP_QUANTILE, axis=1) for block in blocks]
+        threshold = float(np.mean(np.concatenate(quantiles)))
+    else:
+        rank = int(_CLIP_QUANTILE * len(x) * len(layers) * x.shape[2])
+        threshold = _order_statistic(lambda: _magnitudes(x, layers), rank)
     if threshold == 0:
         raise ValueError(
             f"clip={clip!r} sets all of {name} to 0: more than 95% of its values are 0; "
             "use clip='none'"
         )
-    return np.clip(x, -threshold, threshold)
+    return threshold
 
 
-def _clip_threshold(x: np.ndarray, clip: Clip) -> float:
-    """The magnitude to clip to. A selection on the host: no sort of everything."""
-    magnitudes = np.abs(x).reshape(len(x), -1)
-    if clip == "mean":
-        return float(np.mean(np.quantile(magnitudes, _CLIP_QUANTILE, axis=1)))
-    rank = int(_CLIP_QUANTILE * magnitudes.size)
-    return float(np.partition(magnitudes.ravel(), rank)[rank])
+def _magnitudes(x: np.ndarray, layers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Blocks [n, L, D] of the magnitudes of these layers."""
+    rows = max(1, _CLIP_ELEMENTS // (len(layers) * x.shape[2]))
+    for start in range(0, len(x), rows):
+        yield np.abs(x[start : start + rows, list(layers)])
+
+
+def _order_statistic(blocks: Callable[[], Iterator[np.ndarray]], rank: int) -> float:
+    """The float32 that comes after `rank` others in the order of all magnitudes.
+
+    Magnitudes are ordered as their bits are, so that one pass that counts finds the upper half of
+    the bits, and a second one the lower half: nothing is sorted or kept.
+    """
+    bits = (block.view(np.uint32).ravel() for block in blocks())
+    upper, rank = _find(_count(block >> 16 for block in bits), rank)
+    bits = (block.view(np.uint32).ravel() for block in blocks())
+    lower, _ = _find(_count(block[block >> 16 == upper] & 0xFFFF for block in bits), rank)
+    return float(np.uint32(upper << 16 | lower).view(np.float32))
+
+
+def _count(halves: Iterable[np.ndarray]) -> np.ndarray:
+    """[2**16] how often each half of the bits occurs."""
+    counts = np.zeros(2**16, np.int64)
+    for half in halves:
+        counts += np.bincount(half, minlength=2**16)
+    return counts
+
+
+def _find(counts: np.ndarray, rank: int) -> tuple[int, int]:
+    """The value with this rank, and the rank among those that are equal to it."""
+    value = int(np.searchsorted(np.cumsum(counts), rank, side="right"))
+    return value, rank - int(counts[:value].sum())
 
 
 def _prepare_side(
-    name: str, x: np.ndarray, spec: "_Metric", metric: Metric, k: int, clip: Clip
+    name: str, x: np.ndarray, numbers: Sequence[int], metric: Metric, k: int, clip: Clip
 ) -> Side:
+    spec = METRICS[metric]
     _check_number(name, len(x), spec, metric, k)
-    x = clip_outliers(name, x, clip)
+    threshold = _clip_threshold(name, x, numbers, clip)
     layers: list[Any] = []
-    for layer in range(x.shape[1]):
-        where = _where(layer, name)
-        check_rows(where, x[:, layer])
-        unit = _unit_rows(x[:, layer])
+    for number in numbers:
+        where = _where(number, name)
+        rows = np.clip(x[:, number], -threshold, threshold)
+        check_rows(where, rows)
+        unit = _unit_rows(rows)
         if spec.uses_neighbors:
             found = tuple(part.T for part in nearest_neighbors(unit, k))
             _check_neighbors(where, np.asarray(found[1][-1]), k)
@@ -419,7 +460,16 @@ def _prepare_side(
         else:
             layers.append((spec.prepare(unit), None))
     prepared, neighbors = _stack(layers)
-    return Side(name, metric, k, clip, len(x), tuple(range(x.shape[1])), prepared, neighbors)
+    return Side(name, metric, k, clip, threshold, len(x), tuple(numbers), prepared, neighbors)
+
+
+def _resolved(name: str, layers: Sequence[int], count: int) -> list[int]:
+    """Indices of layers, those from the end counted from the beginning."""
+    if not layers or not all(-count <= layer < count for layer in layers):
+        raise ValueError(
+            f"layers={list(layers)} of {name}: choose at least one, each in 0..{count - 1}"
+        )
+    return [range(count)[layer] for layer in layers]
 
 
 def _stack(layers: list[Any]) -> Any:
@@ -488,7 +538,7 @@ def _check_neighbors(where: str, farthest: np.ndarray, k: int) -> None:
     )
     if copies == len(farthest):
         raise ValueError(message)
-    warnings.warn(message, stacklevel=5)
+    warnings.warn(message, CopiesWarning, stacklevel=5)
 
 
 @functools.partial(jax.jit, static_argnames="metric")
@@ -775,6 +825,14 @@ class _Metric(NamedTuple):
     def least_items(self, k: int) -> int:
         """How many items a score needs."""
         return max(self.min_items, k + 1 if self.uses_neighbors else 0)
+
+    def least_subsample(self, k: int) -> int:
+        """How many items a subsample needs for its score to say something about that of all items.
+
+        Where most items are neighbours of most others, scores hardly differ: with k + 1 items every
+        score is 1.
+        """
+        return max(self.least_items(k), 4 * k if self.uses_neighbors else 0)
 
 
 METRICS: dict[str, _Metric] = {

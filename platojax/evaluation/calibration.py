@@ -17,8 +17,8 @@ from platojax.evaluation.alignment import (
     Side,
     best_pair,
     check_comparable,
+    check_seed,
     permuted_maxima,
-    prepare_side,
     prepare_sides,
     score_table,
 )
@@ -109,7 +109,8 @@ def calibrate(
     Raises:
         ValueError: as `alignment`, or num_permutations or seed is out of range.
     """
-    _check_null(num_permutations, seed)
+    check_num_permutations(num_permutations)
+    check_seed(seed)
     sides = prepare_sides(a, b, metric=metric, k=k, clip=clip)
     return calibrate_prepared(*sides, num_permutations=num_permutations, seed=seed)
 
@@ -132,7 +133,8 @@ def calibrate_prepared(
         ValueError: the sides differ in their settings or in the number of items, or
             num_permutations or seed is out of range.
     """
-    _check_null(num_permutations, seed)
+    check_num_permutations(num_permutations)
+    check_seed(seed)
     scores = score_table(a, b)
     layers = best_pair(scores)
     score = float(scores[layers])
@@ -168,7 +170,8 @@ def calibrate_prepared(
     )
 
 
-def _check_null(num_permutations: int, seed: int) -> None:
+def check_num_permutations(num_permutations: int) -> None:
+    """Raises ValueError where a null of this size is of no use."""
     if num_permutations < _ONE_IN - 1:
         raise ValueError(
             f"num_permutations={num_permutations} cannot resolve the level {1 / _ONE_IN}; use at "
@@ -178,18 +181,10 @@ def _check_null(num_permutations: int, seed: int) -> None:
         raise ValueError(
             f"num_permutations={num_permutations} would not end; use at most {_MOST_PERMUTATIONS}"
         )
-    if seed < 0:
-        raise ValueError(f"seed={seed} must not be negative")
 
 
 def paired_p_value(
-    a: ArrayLike,
-    other: ArrayLike,
-    b: ArrayLike,
-    *,
-    k: int = 10,
-    num_permutations: int = 2000,
-    seed: int = 0,
+    a: Side, other: Side, b: Side, *, num_permutations: int = 2000, seed: int = 0
 ) -> float:
     """Tests whether `a` is better aligned with `b` than `other` is, by mutual k-NN.
 
@@ -199,10 +194,9 @@ def paired_p_value(
     takes them to be.
 
     Args:
-        a: [N, D] features, or [N, 1, D].
-        other: [N, D'] features of the same items.
-        b: [N, D''] features of the same items.
-        k: neighbours.
+        a: one layer, prepared for mutual_knn, see `alignment.prepare_side`.
+        other: likewise, of the same items.
+        b: likewise.
         num_permutations: random sign flips, at least 1.
         seed: of the flips.
 
@@ -210,33 +204,12 @@ def paired_p_value(
         (1 + #{flipped mean >= mean}) / (num_permutations + 1).
 
     Raises:
-        ValueError: as `alignment`, or a side has more than one layer, or num_permutations or seed
-            is out of range.
-    """
-    sides = [prepare_side(name, x, k=k) for name, x in (("a", a), ("other", other), ("b", b))]
-    return paired_p_value_prepared(*sides, num_permutations=num_permutations, seed=seed)
-
-
-def paired_p_value_prepared(
-    a: Side, other: Side, b: Side, *, num_permutations: int = 2000, seed: int = 0
-) -> float:
-    """`paired_p_value` for sides that are prepared already.
-
-    Args:
-        a: one layer, prepared for mutual_knn.
-        other: likewise.
-        b: likewise.
-        num_permutations: random sign flips, at least 1.
-        seed: of the flips.
-
-    Raises:
         ValueError: the sides have more than one layer, another metric, or differ in their settings
             or in the number of items; num_permutations or seed is out of range.
     """
     if not 1 <= num_permutations <= _MOST_PERMUTATIONS:
         raise ValueError(f"num_permutations={num_permutations} must be in 1..{_MOST_PERMUTATIONS}")
-    if seed < 0:
-        raise ValueError(f"seed={seed} must not be negative")
+    check_seed(seed)
     for side in (a, other, b):
         if side.num_layers != 1 or side.metric != "mutual_knn":
             raise ValueError(

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from platojax.evaluation.alignment import Side, prepare_side, score_table
-from platojax.evaluation.calibration import calibrate_prepared, paired_p_value_prepared
+from platojax.evaluation.alignment import CopiesWarning, Side, prepare_side, score_table
+from platojax.evaluation.calibration import calibrate_prepared
+from platojax.evaluation.controls import above_untrained
 from platojax.evaluation.features import Features, check_same_items, read_features
 
 TEXT_UNTRAINED = "text_untrained"
@@ -82,10 +83,9 @@ class _Range:
         return prepare_side(str(features.path), rows, **self._settings)
 
     def all_layers(self, features: Features) -> Side:
-        with warnings.catch_warnings():
-            # Some layers tie by nature (the last token of every text is the same one): the maximum
-            # over layers does not take them, and its null ties in the same way.
-            warnings.filterwarnings("ignore", message="layer .* have the same direction")
+        # Some layers tie by nature (the last token of every text is the same one): the maximum over
+        # layers does not take them, and its null ties in the same way.
+        with warnings.catch_warnings(action="ignore", category=CopiesWarning):
             return prepare_side(str(features.path), features.features[self._span], **self._settings)
 
 
@@ -155,7 +155,7 @@ def compare(
         for partner in [part.embedding(image.features)]
     ]
     control = controls.get(("text", "lejepa"))
-    above_untrained = [
+    differences = [
         {**_names(text, image, name), **_difference(text, control, image, part, protocol)}
         for text in texts
         for image in images
@@ -174,7 +174,7 @@ def compare(
             },
         },
         "scores": _scores(all_texts, all_images, ranges, protocol),
-        "above_untrained": above_untrained,
+        "above_untrained": differences,
         "curves": curves,
     }
 
@@ -236,10 +236,9 @@ def _difference(
     part: _Range,
     protocol: Mapping[str, Any],
 ) -> dict[str, float]:
-    a, other, b = (part.embedding(e.features) for e in (text, control, image))
-    scores = [float(score_table(side, b)[0, 0]) for side in (a, other)]
-    p_value = paired_p_value_prepared(a, other, b, seed=protocol["seed"])
-    return {"difference": scores[0] - scores[1], "p_value": p_value}
+    sides = (part.embedding(encoder.features) for encoder in (text, control, image))
+    result = above_untrained(*sides, seed=protocol["seed"])
+    return {"difference": result.difference, "p_value": result.p_value}
 
 
 def _scores(

@@ -20,23 +20,22 @@ from jax.typing import ArrayLike
 
 from platojax.evaluation.alignment import (
     METRICS,
-    Clip,
     Metric,
     Side,
     alignment,
     as_layers,
     best_pair,
     check_same_number,
+    check_seed,
     check_settings,
-    clip_outliers,
     prepare_sides,
     score_table,
 )
 
-# Share of the items in a subsample. In simulations with 300 and 1,000 items, mutual_knn and k = 10,
+# Share of the items in a subsample. In simulations with 80 to 1,000 items, mutual_knn and k = 10,
 # intervals of nominally 95% covered 97-99% at halves, their standard errors being 1.3 to 1.4 times
-# the true one, and up to 1.5 times where .95 of the items are kept. With much smaller subsamples, k
-# is too large a part of them.
+# the true one, and up to 1.5 times where .95 of the items are kept. With fewer items, k is too much
+# of the halves: the ratio was 1.1 with 60 items, .9 with 44 and .2 with 24.
 FRACTION = 0.5
 
 # The k nearest of a subsample are the first k of longer lists that are in it. This share of the
@@ -60,7 +59,6 @@ class ScoreInterval:
         n: number of items.
         k: number of neighbours, the same in subsamples; None where the metric has none.
         metric: name of the metric.
-        clip: how outliers were clipped.
         seed: of the subsamples.
     """
 
@@ -75,7 +73,6 @@ class ScoreInterval:
     n: int
     k: int | None
     metric: str
-    clip: str
     seed: int
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +86,6 @@ def confidence_interval(
     *,
     metric: Metric = "mutual_knn",
     k: int = 10,
-    clip: Clip = "none",
     level: float = 0.95,
     num_subsamples: int = 200,
     fraction: float = FRACTION,
@@ -105,17 +101,20 @@ def confidence_interval(
     and the interval is score -+ the normal quantile times standard_error. It is for the pair of
     layers that attains the maximum, taken as given: the choice of the layers is not repeated in the
     subsamples. k is fixed, so that subsamples score higher than all items do; only their spread is
-    used. Outliers are clipped to the threshold of all items.
+    used. To clip outliers, do so first, to the threshold of all items: see
+    `alignment.clip_outliers`.
 
-    The jackknife's variance is biased upwards (Efron and Stein, Annals of Statistics 9, 1981): the
-    interval of a neighbour metric is somewhat too long, the more so the fewer items are left out.
+    Subsamples of a neighbour metric must have at least 4 k items. In smaller ones most items are
+    neighbours of most others, whatever the features: their scores hardly differ, and the interval
+    would be too short (of k + 1 items every score is 1, and the interval is empty). From there on
+    the jackknife's variance is biased upwards (Efron and Stein, Annals of Statistics 9, 1981): the
+    interval is somewhat too long, the more so the fewer items are left out.
 
     Args:
         a: [N, La, Da] or [N, Da] features.
         b: [N, Lb, Db] or [N, Db] features of the same items in the same order.
         metric: see `alignment`.
         k: neighbours.
-        clip: none, exact or mean.
         level: nominal coverage, between 0 and 1.
         num_subsamples: at least 2; the standard error's own relative error is about
             1 / sqrt(2 num_subsamples).
@@ -129,12 +128,14 @@ def confidence_interval(
         ValueError: as `alignment`, or level, num_subsamples, fraction or seed is out of range, or
             the subsamples have too few items.
     """
-    spec = check_settings(metric, k, clip)
-    _check_sampling(level, num_subsamples, fraction, seed)
-    features = [clip_outliers(name, as_layers(name, x), clip) for name, x in (("a", a), ("b", b))]
+    spec = check_settings(metric, k)
+    check_num_subsamples(num_subsamples)
+    check_seed(seed)
+    _check_shares(level, fraction)
+    features = [as_layers(name, x) for name, x in (("a", a), ("b", b))]
     n = len(features[0])
     check_same_number("a", n, "b", len(features[1]))
-    size = _subsample_size(n, fraction, spec.least_items(k))
+    size = _subsample_size(n, fraction, metric, k)
     length = _list_length(n, size, k, num_subsamples) if spec.uses_neighbors else k
     sides = prepare_sides(*features, metric=metric, k=length, clip="none")
     table = score_table(*(side.with_k(k) for side in sides) if spec.uses_neighbors else sides)
@@ -163,27 +164,33 @@ def confidence_interval(
         n=n,
         k=k if spec.uses_neighbors else None,
         metric=metric,
-        clip=clip,
         seed=seed,
     )
 
 
-def _check_sampling(level: float, num_subsamples: int, fraction: float, seed: int) -> None:
+def check_num_subsamples(num_subsamples: int) -> None:
+    """Raises ValueError where so few subsamples have no spread."""
+    if num_subsamples < 2:
+        raise ValueError(f"num_subsamples={num_subsamples} must be at least 2, better 200")
+
+
+def _check_shares(level: float, fraction: float) -> None:
     for setting, value in (("level", level), ("fraction", fraction)):
         if not 0 < value < 1:
             raise ValueError(f"{setting}={value} must be between 0 and 1")
-    if num_subsamples < 2:
-        raise ValueError(f"num_subsamples={num_subsamples} must be at least 2, better 200")
-    if seed < 0:
-        raise ValueError(f"seed={seed} must not be negative")
 
 
-def _subsample_size(n: int, fraction: float, needed: int) -> int:
-    size = round(fraction * n)
-    if not needed <= size < n:
+def _subsample_size(n: int, fraction: float, metric: Metric, k: int) -> int:
+    spec = METRICS[metric]
+    size, least = round(fraction * n), spec.least_subsample(k)
+    if not least <= size < n:
+        with_k, smaller_k = (
+            (f" with k={k}", ", or a smaller k") if spec.uses_neighbors else ("", "")
+        )
         raise ValueError(
-            f"fraction={fraction} of {n} items is {size}: subsamples must have at least {needed} "
-            f"and fewer than {n} items; change the fraction or use more items"
+            f"fraction={fraction} of {n} items is {size}: subsamples for {metric}{with_k} must "
+            f"have at least {least} and fewer than {n} items; change the fraction, or use more "
+            f"items{smaller_k}"
         )
     return size
 

@@ -8,18 +8,16 @@ import scipy.linalg
 from jax.typing import ArrayLike
 
 from platojax.evaluation.alignment import (
-    Clip,
     Metric,
+    Side,
     alignment,
     as_layers,
     best_pair,
     check_rows,
     check_settings,
-    clip_outliers,
-    prepare_side,
     score_table,
 )
-from platojax.evaluation.calibration import paired_p_value_prepared
+from platojax.evaluation.calibration import paired_p_value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,8 +30,7 @@ class PcaControl:
         dim: the width of both sides.
         table: [La, Lb] float32, all pairs of layers.
         metric: name of the metric.
-        k: number of neighbours, for the metrics that use them.
-        clip: how outliers were clipped, before the projection.
+        k: number of neighbours; None where the metric has none.
     """
 
     score: float
@@ -41,8 +38,7 @@ class PcaControl:
     dim: int
     table: np.ndarray
     metric: str
-    k: int
-    clip: str
+    k: int | None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as values that JSON knows."""
@@ -57,12 +53,12 @@ def pca_control(
     dim: int | None = None,
     metric: Metric = "mutual_knn",
     k: int = 10,
-    clip: Clip = "none",
 ) -> PcaControl:
     """Scores both sides after a projection to the same number of dimensions.
 
     A score that is high only because an encoder is wide, or that differs between two encoders only
-    because their widths differ, does not survive this.
+    because their widths differ, does not survive this. To clip outliers, do so first, see
+    `alignment.clip_outliers`.
 
     Args:
         a: [N, La, Da] or [N, Da] features.
@@ -70,7 +66,6 @@ def pca_control(
         dim: the common width, see `width_matched`.
         metric: see `alignment`.
         k: neighbours.
-        clip: none, exact or mean.
 
     Returns:
         The score between the projected features.
@@ -78,8 +73,8 @@ def pca_control(
     Raises:
         ValueError: as `alignment` and `width_matched`.
     """
-    check_settings(metric, k, clip)
-    projected_a, projected_b = width_matched(a, b, dim=dim, clip=clip)
+    spec = check_settings(metric, k)
+    projected_a, projected_b = width_matched(a, b, dim=dim)
     table = alignment(projected_a, projected_b, metric=metric, k=k)
     layers = best_pair(table)
     return PcaControl(
@@ -88,13 +83,12 @@ def pca_control(
         dim=projected_a.shape[2],
         table=table,
         metric=metric,
-        k=k,
-        clip=clip,
+        k=k if spec.uses_neighbors else None,
     )
 
 
 def width_matched(
-    a: ArrayLike, b: ArrayLike, *, dim: int | None = None, clip: Clip = "none"
+    a: ArrayLike, b: ArrayLike, *, dim: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Projects every layer of both sides on its first principal components.
 
@@ -104,7 +98,6 @@ def width_matched(
         a: [N, La, Da] or [N, Da] features.
         b: [N, Lb, Db] or [N, Db] features.
         dim: how many components; None for as many as both sides have, min(N - 1, Da, Db).
-        clip: none, exact or mean; applied first.
 
     Returns:
         [N, La, dim] and [N, Lb, dim] float32, centred; the sign of a component is arbitrary.
@@ -112,9 +105,7 @@ def width_matched(
     Raises:
         ValueError: features that `alignment` refuses, or dim is out of range.
     """
-    sides = {
-        name: clip_outliers(name, as_layers(name, x), clip) for name, x in (("a", a), ("b", b))
-    }
+    sides = {name: as_layers(name, x) for name, x in (("a", a), ("b", b))}
     largest = min(min(len(x) - 1, x.shape[2]) for x in sides.values())
     if largest < 1:
         raise ValueError("1 item has no principal components; use more items")
@@ -171,23 +162,16 @@ class AboveUntrained:
 
 
 def above_untrained(
-    trained: ArrayLike,
-    untrained: ArrayLike,
-    b: ArrayLike,
-    *,
-    k: int = 10,
-    num_permutations: int = 2000,
-    seed: int = 0,
+    trained: Side, untrained: Side, b: Side, *, num_permutations: int = 2000, seed: int = 0
 ) -> AboveUntrained:
     """Compares an encoder with the same encoder before training, by mutual k-NN with `b`.
 
     Architecture and input statistics alone give scores above chance; only the difference is learnt.
 
     Args:
-        trained: [N, D] features.
-        untrained: [N, D'] features of the same items.
-        b: [N, Db] features of the same items, of the encoder both are scored against.
-        k: neighbours.
+        trained: one layer, prepared for mutual_knn, see `alignment.prepare_side`.
+        untrained: likewise, of the same items.
+        b: likewise, of the encoder that both are scored against.
         num_permutations: random sign flips of the test.
         seed: of the flips.
 
@@ -197,10 +181,6 @@ def above_untrained(
     Raises:
         ValueError: as `calibration.paired_p_value`.
     """
-    named = (("trained", trained), ("untrained", untrained), ("b", b))
-    first, control, partner = (prepare_side(name, x, k=k) for name, x in named)
-    p_value = paired_p_value_prepared(
-        first, control, partner, num_permutations=num_permutations, seed=seed
-    )
-    score, baseline = (float(score_table(side, partner)[0, 0]) for side in (first, control))
+    p_value = paired_p_value(trained, untrained, b, num_permutations=num_permutations, seed=seed)
+    score, baseline = (float(score_table(side, b)[0, 0]) for side in (trained, untrained))
     return AboveUntrained(score, baseline, score - baseline, p_value)

@@ -1,7 +1,8 @@
 """How a score depends on the number of items and on k: without both it cannot be compared.
 
 Mutual k-NN falls as items are added, because the same k neighbours become a smaller part of them,
-and so does its chance level.
+and so does its chance level. To clip outliers, do so first, to the threshold of all items: see
+`alignment.clip_outliers`.
 """
 
 import dataclasses
@@ -12,14 +13,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from platojax.evaluation.alignment import (
-    Clip,
     Metric,
     alignment,
     as_layers,
     best_pair,
     check_same_number,
+    check_seed,
     check_settings,
-    clip_outliers,
     prepare_sides,
     score_table,
 )
@@ -76,15 +76,13 @@ def score_against_items(
     *,
     metric: Metric = "mutual_knn",
     k: int = 10,
-    clip: Clip = "none",
     repetitions: int = 10,
     seed: int = 0,
 ) -> list[ItemsPoint]:
     """Scores random subsets of the items, of several sizes.
 
     Each repetition draws one order of the items and takes its first n, for each size n: subsets are
-    nested within a repetition, without duplicates. All items at once are scored once. Outliers are
-    clipped to the threshold of all items.
+    nested within a repetition, without duplicates. All items at once are scored once.
 
     Args:
         a: [N, La, Da] or [N, Da] features.
@@ -92,7 +90,6 @@ def score_against_items(
         sizes: numbers of items, each at most N.
         metric: see `alignment`.
         k: neighbours, the same at all sizes.
-        clip: none, exact or mean.
         repetitions: subsets of each size.
         seed: of the subsets.
 
@@ -103,16 +100,15 @@ def score_against_items(
     Raises:
         ValueError: as `alignment`, or sizes, repetitions or seed are out of range.
     """
-    check_settings(metric, k, clip)
-    sides = [clip_outliers(name, as_layers(name, x), clip) for name, x in (("a", a), ("b", b))]
+    check_settings(metric, k)
+    check_seed(seed)
+    sides = [as_layers(name, x) for name, x in (("a", a), ("b", b))]
     count = len(sides[0])
     check_same_number("a", count, "b", len(sides[1]))
     if not all(1 <= n <= count for n in sizes):
         raise ValueError(f"sizes={list(sizes)} must be numbers of items in 1..{count}")
-    if repetitions < 1 or seed < 0:
-        raise ValueError(
-            f"repetitions={repetitions} must be at least 1 and seed={seed} not negative"
-        )
+    if repetitions < 1:
+        raise ValueError(f"repetitions={repetitions} must be at least 1")
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(count) for _ in range(repetitions)]
 
@@ -141,16 +137,16 @@ def score_against_k(
     ks: Sequence[int],
     *,
     metric: Metric = "mutual_knn",
-    clip: Clip = "none",
 ) -> list[KPoint]:
     """Scores at several k, from one search with the largest.
+
+    Memory may grow as k x k x N, for the largest k.
 
     Args:
         a: [N, La, Da] or [N, Da] features.
         b: [N, Lb, Db] or [N, Db] features of the same items in the same order.
         ks: numbers of neighbours, each less than N.
         metric: one that uses neighbours: mutual_knn, cycle_knn, lcs_knn or cknna.
-        clip: none, exact or mean.
 
     Returns:
         One point per k, in the order of `ks`; each equals `alignment` at that k.
@@ -161,10 +157,10 @@ def score_against_k(
     if not ks:
         raise ValueError("ks is empty; give at least one number of neighbours")
     for k in ks:
-        spec = check_settings(metric, k, clip)
+        spec = check_settings(metric, k)
     if not spec.uses_neighbors:
         raise ValueError(f"metric={metric!r} uses no neighbours; choose one that does")
-    sides = prepare_sides(a, b, metric=metric, k=max(ks), clip=clip)
+    sides = prepare_sides(a, b, metric=metric, k=max(ks), clip="none")
     points = []
     for k in ks:
         table = score_table(*(side.with_k(k) for side in sides))

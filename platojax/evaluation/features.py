@@ -11,8 +11,8 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import shutil
 import warnings
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -142,7 +142,7 @@ def write_features(folder: str | os.PathLike, features: Any, meta: FeatureMeta) 
     array = np.asarray(features)
     if array.ndim != 3:
         raise ValueError(f"features have shape {array.shape}; needed are [items, layers, width]")
-    array = _checked(array, "features")
+    array = as_float32(array, "features")
     _check_layers(array, meta, "features")
     with FeatureWriter(folder, len(array), array.shape[2], meta, resume=False) as writer:
         writer.append(array)
@@ -186,13 +186,16 @@ class FeatureWriter:
             ValueError: another process is writing the same folder.
             OSError: the disk has no room for all rows.
         """
+        FeatureMeta.from_json(meta.to_json())  # what is written must be readable
         self._folder = pathlib.Path(os.path.abspath(folder))
         self._shape = (num_items, len(meta.layers), width)
         self._meta = meta
-        if self._folder.exists():
+        if os.path.lexists(self._folder):  # also a link to nowhere
             raise FileExistsError(f"{folder} exists; delete it or give another path")
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         self._partial = self._folder.with_name(f".{self._folder.name}.partial")
+        if self._partial.is_symlink():
+            raise FileExistsError(f"{self._partial} is a link; delete it or give another path")
         self._partial.mkdir(exist_ok=True)
         try:
             self._lock = os.open(self._partial, os.O_RDONLY)
@@ -208,16 +211,16 @@ class FeatureWriter:
         if self._folder.exists():  # another process has finished it meanwhile
             os.close(self._lock)
             raise FileExistsError(f"{folder} exists; delete it or give another path")
-        self.done = self._rows_kept() if resume else 0
-        if resume and not self.done and (self._partial / _PROGRESS).exists():
-            warnings.warn(
-                f"an unfinished extraction to {folder} was of other features, or by other versions "
-                "of libraries; it starts again",
-                stacklevel=2,
-            )
         try:
+            self.done = self._rows_kept() if resume else 0
+            if not self.done and (self._partial / _PROGRESS).exists():
+                warnings.warn(
+                    f"an unfinished extraction to {folder} was of other features, or by other "
+                    "versions of libraries; it starts again",
+                    stacklevel=2,
+                )
             self._array = self._open_array()
-        except OSError:
+        except BaseException:
             os.close(self._lock)
             raise
 
@@ -247,7 +250,7 @@ class FeatureWriter:
             )
         if len(features):
             # The number of the item in the message is that in the whole array.
-            self._array[self.done : stop] = _checked(features, "features", self.done)
+            self._array[self.done : stop] = as_float32(features, "features", self.done)
             self._array.flush()
             self.done = stop
             self._write_json(_PROGRESS, self._progress(self.done))
@@ -257,12 +260,16 @@ class FeatureWriter:
         if self.done:
             return np.lib.format.open_memmap(path, mode="r+")
         for stale in self._partial.iterdir():
-            stale.unlink()
+            shutil.rmtree(stale) if stale.is_dir() and not stale.is_symlink() else stale.unlink()
         array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=self._shape)
         if hasattr(os, "posix_fallocate"):  # not on macOS
             with path.open("r+b") as file:
                 # The file is sparse: with no room for a row, the mapping would end the process.
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+                size = path.stat().st_size
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                except OSError as error:
+                    raise OSError(f"{path} needs {size:,} bytes: {error.strerror}") from error
         return array
 
     def _rows_kept(self) -> int:
@@ -271,9 +278,11 @@ class FeatureWriter:
             saved = json.loads((self._partial / _PROGRESS).read_text(encoding="utf-8"))
             done = int(saved["done"])
             mapped = np.load(self._partial / _FEATURES, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, OverflowError):
             return 0
-        return done if saved == self._progress(done) and mapped.shape == self._shape else 0
+        fits = mapped.shape == self._shape and mapped.dtype == np.float32
+        good = fits and saved == self._progress(done) and 0 < done <= self._shape[0]
+        return done if good else 0
 
     def _progress(self, done: int) -> dict[str, Any]:
         """What is written after each append; a later writer with all of this equal goes on."""
@@ -325,7 +334,8 @@ def holds(folder: str | os.PathLike, meta: FeatureMeta) -> bool:
         old = read_meta(folder)
     except (ValueError, OSError) as error:
         raise FileExistsError(
-            f"{folder} exists and is not a feature folder; give another path"
+            f"{folder} exists and is not a whole feature folder ({error}); delete it or give "
+            "another path"
         ) from error
     for name in _IDENTITY:
         if getattr(old, name) != getattr(meta, name):
@@ -382,7 +392,7 @@ def read_features(path: str | os.PathLike) -> Features:
         raise ValueError(
             f"{path} has shape {array.shape}; needed are [items, layers, width] or [items, width]"
         )
-    array = _checked(array, str(path))
+    array = as_float32(array, str(path))
     if meta:
         _check_layers(array, meta, str(path))
     return Features(array, meta, path)
@@ -412,19 +422,21 @@ def check_same_items(a: Features, b: Features) -> None:
         )
 
 
-def first_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:
-    """The index of the first NaN or infinity in row order; None where there is none."""
-    rows = max(1, _CHECK_BYTES * len(array) // array.nbytes)
-    for start in range(0, len(array), rows):
-        finite = np.isfinite(array[start : start + rows])
-        if not finite.all():
-            item, *rest = (int(i) for i in np.unravel_index(np.argmin(finite), finite.shape))
-            return (start + item, *rest)
-    return None
+def as_float32(array: np.ndarray, where: str, first_item: int = 0) -> np.ndarray:
+    """Brings features to the format of all arithmetic.
 
+    Args:
+        array: [N, L, D] of any real dtype; integers and booleans count as numbers.
+        where: what messages call it.
+        first_item: the number of item 0 in messages.
 
-def _checked(array: np.ndarray, where: str, first_item: int = 0) -> np.ndarray:
-    """[N, L, D] as finite float32, or an error that names the file, the value and the fix."""
+    Returns:
+        [N, L, D] float32, the array itself where it is that.
+
+    Raises:
+        ValueError: there are none, the dtype is no real number's, or a value is not finite; the
+            message names the place and the fix.
+    """
     if array.size == 0:
         raise ValueError(f"{where} is empty (shape {array.shape}); extract the features again")
     # JAX's own formats, such as bfloat16, are floating to JAX but void to NumPy; read back from a
@@ -450,6 +462,17 @@ def _checked(array: np.ndarray, where: str, first_item: int = 0) -> np.ndarray:
     )
 
 
+def first_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:
+    """The index of the first NaN or infinity in row order; None where there is none."""
+    rows = max(1, _CHECK_BYTES * len(array) // array.nbytes)
+    for start in range(0, len(array), rows):
+        finite = np.isfinite(array[start : start + rows])
+        if not finite.all():
+            item, *rest = (int(i) for i in np.unravel_index(np.argmin(finite), finite.shape))
+            return (start + item, *rest)
+    return None
+
+
 def _check_layers(array: np.ndarray, meta: FeatureMeta, where: str) -> None:
     if array.shape[1] != len(meta.layers):
         raise ValueError(
@@ -473,9 +496,18 @@ def read_meta(folder: pathlib.Path) -> FeatureMeta:
             )
         raise ValueError(f"{folder} is not a feature folder: it has no {_META}")
     try:
-        return FeatureMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; extract the features again") from error
+        meta = FeatureMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: {error}; delete the folder and extract the features again"
+        ) from error
+    shape = _load_numpy(folder / _FEATURES).shape  # mapped, not read
+    if len(shape) != 3 or shape[1] != len(meta.layers):
+        raise ValueError(
+            f"{folder / _FEATURES} has shape {shape}, but {path} names {len(meta.layers)} layers; "
+            "delete the folder and extract the features again"
+        )
+    return meta
 
 
 def _load_numpy(path: pathlib.Path) -> np.ndarray:
@@ -491,7 +523,7 @@ def _load_numpy(path: pathlib.Path) -> np.ndarray:
             return arrays["features" if "features" in names else names[0]]
     except FileNotFoundError as error:
         raise ValueError(f"{path.parent} is not a feature folder: it has no {path.name}") from error
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except Exception as error:  # broken files make NumPy raise errors of many kinds
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             error = ValueError("it is no array file, or one of pickled objects; save a plain array")
         raise ValueError(f"{path} cannot be read: {error}") from error
@@ -512,4 +544,10 @@ def _load_torch(path: pathlib.Path) -> np.ndarray:
     if not isinstance(saved, Mapping) or "feats" not in saved:
         found = list(saved) if isinstance(saved, Mapping) else type(saved).__name__
         raise ValueError(f"{path} has no 'feats' (found {found}); expected platonic-rep's format")
-    return saved["feats"].detach().float().numpy()
+    features = saved["feats"]
+    if not isinstance(features, torch.Tensor) or features.is_complex() or features.is_sparse:
+        raise ValueError(f"{path}: 'feats' is no dense tensor of real numbers")
+    try:
+        return features.detach().float().numpy()
+    except (RuntimeError, TypeError, NotImplementedError) as error:  # quantised, on no device
+        raise ValueError(f"{path}: 'feats' has no plain numbers ({error})") from error

@@ -1,13 +1,15 @@
 """All that is to be said about how well encoders agree: scores with their null, interval, controls.
 
-Each encoder is searched once; every pair of encoders, and every permutation, reuses that.
+All layers of an encoder are searched once: every pair of encoders, every permutation and the
+comparison with the untrained encoder reuse that. Only the two layers that attain a score are
+searched again, where longer lists of neighbours (the interval, larger k), other features (equal
+widths) or fewer items are looked at.
 """
 
-import contextlib
 import dataclasses
 import pathlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,24 @@ import numpy as np
 from platojax.evaluation.alignment import (
     METRICS,
     Clip,
+    CopiesWarning,
     Metric,
     Side,
-    as_layers,
+    check_seed,
     check_settings,
-    clip_outliers,
     prepare_side,
 )
-from platojax.evaluation.calibration import Calibrated, calibrate_prepared
-from platojax.evaluation.confidence import FRACTION, ScoreInterval, confidence_interval
+from platojax.evaluation.calibration import (
+    Calibrated,
+    calibrate_prepared,
+    check_num_permutations,
+)
+from platojax.evaluation.confidence import (
+    FRACTION,
+    ScoreInterval,
+    check_num_subsamples,
+    confidence_interval,
+)
 from platojax.evaluation.controls import (
     AboveUntrained,
     PcaControl,
@@ -37,11 +48,15 @@ from platojax.evaluation.retrieval import Retrieval, held_out_retrieval
 
 # Fewer items than this are not split in halves: what is left says nothing about retrieval.
 LEAST_FOR_RETRIEVAL = 20
+# The smallest subset and the largest k of curves: below, scores are mostly chance; above, comparing
+# lists, which takes k x k x N, outgrows the memory.
+_LEAST_ITEMS = 16
+_LARGEST_K = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How encoders are scored.
+    """How encoders are scored; what is out of range is refused at once, before any features.
 
     Attributes:
       metric: see `alignment`.
@@ -50,6 +65,9 @@ class Protocol:
       num_permutations: size of the null.
       num_subsamples: of the confidence interval.
       seed: of permutations, subsamples and the split into halves.
+
+    Raises:
+      ValueError: a setting is unknown or out of range.
     """
 
     metric: Metric = "mutual_knn"
@@ -59,9 +77,16 @@ class Protocol:
     num_subsamples: int = 200
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_settings(self.metric, self.k, self.clip)
+        check_num_permutations(self.num_permutations)
+        check_num_subsamples(self.num_subsamples)
+        check_seed(self.seed)
+
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
-        return dataclasses.asdict(self)
+        """All fields; k is None where the metric has none."""
+        values = dataclasses.asdict(self)
+        return values if METRICS[self.metric].uses_neighbors else values | {"k": None}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,20 +94,32 @@ class Encoder:
     """Features with the layers that count, searched.
 
     Attributes:
-      features: all layers.
-      layers: indices of the layers that count.
-      clipped: [N, L, D], those layers with their outliers clipped.
-      side: what the metric keeps of them.
+      features: all layers, memory-mapped where they were read so.
+      side: what the metric keeps of the layers that count.
+      untrained: the same encoder before its training; None where that is not asked for.
     """
 
     features: Features
-    layers: tuple[int, ...]
-    clipped: np.ndarray
     side: Side
+    untrained: "Encoder | None" = None
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the layers that count."""
+        return self.side.layer_numbers
 
     def layer_names(self) -> list[str]:
         """Of the layers that count."""
-        return [self.features.layer_name(layer) for layer in self.layers]
+        return _layer_names(self.features, self.layers)
+
+    def rows(self, place: int) -> np.ndarray:
+        """[N, D] float32: one of the layers that count, clipped to the threshold of all of them.
+
+        Args:
+          place: of the layer among those that count.
+        """
+        threshold = self.side.clip_threshold
+        return np.clip(self.features.features[:, self.layers[place]], -threshold, threshold)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +131,7 @@ class Scorecard:
     Attributes:
       a: index of the one encoder.
       b: index of the other.
-      layers: the names of the layers that attain the score.
+      layer_names: of the layers that attain the score.
       calibrated: the score, its null, and the table over all pairs of layers.
       interval: of the score over other items; None where they are too few for subsamples.
       width_matched: the score at equal widths.
@@ -106,7 +143,7 @@ class Scorecard:
 
     a: int
     b: int
-    layers: tuple[str, str]
+    layer_names: tuple[str, str]
     calibrated: Calibrated
     interval: ScoreInterval | None
     width_matched: PcaControl
@@ -116,155 +153,208 @@ class Scorecard:
     against_k: tuple[KPoint, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it but the null, as values that JSON knows."""
+        """The numbers, as values that JSON knows; `calibrated` alone carries the protocol.
 
-        def plain(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return [plain(one) for one in value]
-            return value.to_json() if hasattr(value, "to_json") else value
-
-        values = {
-            field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        The other results have seen two layers of clipped features: what they say of layers would
+        mean others than in `calibrated`.
+        """
+        return {
+            "a": self.a,
+            "b": self.b,
+            "layer_names": list(self.layer_names),
+            "calibrated": self.calibrated.to_json(),
+            "interval": self.interval and _values(self.interval, *_INTERVAL),
+            "width_matched": _values(self.width_matched, "score", "dim"),
+            "retrieval": self.retrieval and self.retrieval.to_json(),
+            "above_untrained": self.above_untrained and self.above_untrained.to_json(),
+            "against_items": self.against_items
+            and [point.to_json() for point in self.against_items],
+            "against_k": self.against_k
+            and [_values(point, "k", "chance", "score") for point in self.against_k],
         }
-        del values["layers"]
-        return values | {"layer_names": list(self.layers)}
+
+
+_INTERVAL = ("score", "low", "high", "level", "standard_error", "num_subsamples", "fraction")
+
+
+def _values(result: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in names}
 
 
 def load_encoders(
-    features: Sequence[Features], protocol: Protocol, layers: Sequence[str]
+    features: Sequence[Features],
+    protocol: Protocol,
+    layers: Sequence[str],
+    *,
+    untrained: Features | None = None,
 ) -> list[Encoder]:
-    """Searches encoders, checked to be of the same items.
+    """Searches encoders, once all of them are checked to fit each other.
 
     Args:
       features: of each encoder.
       protocol: how they will be scored.
       layers: a choice for each, see `select_layers`.
+      untrained: of the first encoder before its training, for the same choice of layers.
 
     Raises:
-      ValueError: the encoders are of other items than the first, a choice fits no layer, or
-        features cannot be scored.
+      ValueError: the encoders are of other items than the first, a choice fits no layer, features
+        cannot be scored, or the untrained encoder cannot be compared with the first.
     """
-    check_settings(protocol.metric, protocol.k, protocol.clip)
-    for other in features[1:]:
+    for other in (*features[1:], *([untrained] if untrained else [])):
         check_same_items(features[0], other)
-    return [_load(one, protocol, choice) for one, choice in zip(features, layers, strict=True)]
+    chosen = [_choose(one, choice) for one, choice in zip(features, layers, strict=True)]
+    if untrained:
+        check_untrained(features[0], untrained, layers[0], protocol)
+    encoders = [_search(*one, protocol) for one in zip(features, chosen, strict=True)]
+    if untrained:
+        control = _search(untrained, _choose(untrained, layers[0]), protocol)
+        encoders[0] = dataclasses.replace(encoders[0], untrained=control)
+    return encoders
 
 
-def _load(features: Features, protocol: Protocol, choice: str) -> Encoder:
+def check_untrained(
+    trained: Features, untrained: Features, choice: str, protocol: Protocol
+) -> None:
+    """Checks that an encoder can be compared with itself before its training, layer by layer.
+
+    Args:
+      trained: the encoder.
+      untrained: the same before its training.
+      choice: of the layers of both, see `select_layers`.
+      protocol: how they will be scored.
+
+    Raises:
+      ValueError: the metric is not mutual_knn, by which alone they are compared, or the layers
+        differ: in their names where both sides know them, else in their number.
+    """
+    if protocol.metric != "mutual_knn":
+        raise ValueError(
+            f"an untrained encoder is compared by metric='mutual_knn' only, not {protocol.metric!r}"
+        )
+    start, end = (_layer_names(one, _choose(one, choice)) for one in (untrained, trained))
+    if len(start) != len(end):
+        raise ValueError(
+            f"{untrained.path} has {len(start)} layers and {trained.path} has {len(end)}: give the "
+            "same encoder untrained"
+        )
+    if trained.meta and untrained.meta and start != end:
+        raise ValueError(
+            f"{untrained.path} has the layers {', '.join(start)} and {trained.path} has "
+            f"{', '.join(end)}: give the same encoder untrained"
+        )
+
+
+def _choose(features: Features, choice: str) -> list[int]:
     names = features.meta.layers if features.meta else features.features.shape[1]
     try:
-        layers = select_layers(choice, names)
+        return select_layers(choice, names)
     except ValueError as error:
         raise ValueError(f"{features.path}: {error}") from error
-    name = str(features.path)
-    # Clipped here, so that the threshold is that of all layers also where one is looked at.
-    clipped = clip_outliers(name, as_layers(name, features.features[:, layers]), protocol.clip)
-    side = prepare_side(name, clipped, metric=protocol.metric, k=protocol.k)
-    side = dataclasses.replace(side, clip=protocol.clip)
-    return Encoder(features, tuple(layers), clipped, side)
 
 
-@contextlib.contextmanager
-def _copies_were_reported() -> Iterator[None]:
-    """Looks at layers again without the warnings that `load_encoders` gave of them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* have the same direction")
-        yield
+def _layer_names(features: Features, layers: Sequence[int]) -> list[str]:
+    return [features.layer_name(layer) for layer in layers]
 
 
-@_copies_were_reported()
+def _search(features: Features, layers: Sequence[int], protocol: Protocol) -> Encoder:
+    side = prepare_side(
+        str(features.path),
+        features.features,
+        metric=protocol.metric,
+        k=protocol.k,
+        clip=protocol.clip,
+        layers=layers,
+    )
+    return Encoder(features, side)
+
+
 def score(
-    encoders: Sequence[Encoder],
-    a: int,
-    b: int,
-    protocol: Protocol,
-    *,
-    untrained: Encoder | None = None,
-    curves: bool = False,
+    encoders: Sequence[Encoder], a: int, b: int, protocol: Protocol, *, curves: bool = False
 ) -> Scorecard:
     """Scores one encoder against another.
 
     Args:
       encoders: from `load_encoders`.
-      a: index of the one.
+      a: index of the one; compared with itself before training where it has that.
       b: index of the other.
-      protocol: how.
-      untrained: the encoder a before its training, with as many layers that count.
+      protocol: how, the same as in `load_encoders`.
       curves: whether to score fewer items and other k as well.
 
     Raises:
-      ValueError: the untrained encoder has other layers, or the metric is not mutual_knn, by which
-        alone it is compared.
+      ValueError: scores are not finite.
     """
     one, other = encoders[a], encoders[b]
     calibrated = calibrate_prepared(
         one.side, other.side, num_permutations=protocol.num_permutations, seed=protocol.seed
     )
     i, j = calibrated.layers
-    x, y = one.clipped[:, i], other.clipped[:, j]
-    settings: dict[str, Any] = {"metric": protocol.metric, "k": protocol.k}
-    return Scorecard(
-        a=a,
-        b=b,
-        layers=(one.layer_names()[i], other.layer_names()[j]),
-        calibrated=calibrated,
-        interval=_interval(x, y, settings, protocol),
-        width_matched=pca_control(x, y, **settings),
-        retrieval=held_out_retrieval(x, y, seed=protocol.seed)
-        if len(x) >= LEAST_FOR_RETRIEVAL
-        else None,
-        above_untrained=None if untrained is None else _above(one, untrained, i, y, protocol),
-        against_items=_against_items(x, y, settings, protocol.seed) if curves else None,
-        against_k=_against_k(x, y, settings) if curves else None,
-    )
+    x, y = one.rows(i), other.rows(j)
+    # `load_encoders` has warned of copies in these layers.
+    with warnings.catch_warnings(action="ignore", category=CopiesWarning):
+        return Scorecard(
+            a=a,
+            b=b,
+            layer_names=(one.layer_names()[i], other.layer_names()[j]),
+            calibrated=calibrated,
+            interval=_interval(x, y, protocol),
+            width_matched=pca_control(x, y, metric=protocol.metric, k=protocol.k),
+            retrieval=_retrieval(x, y, protocol),
+            above_untrained=_above_untrained(one, other, i, j, protocol),
+            against_items=_against_items(x, y, protocol) if curves else None,
+            against_k=_against_k(x, y, protocol) if curves else None,
+        )
 
 
-def _interval(
-    x: np.ndarray, y: np.ndarray, settings: Mapping[str, Any], protocol: Protocol
-) -> ScoreInterval | None:
-    if round(FRACTION * len(x)) < METRICS[protocol.metric].least_items(protocol.k):
+def _interval(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> ScoreInterval | None:
+    if round(FRACTION * len(x)) < METRICS[protocol.metric].least_subsample(protocol.k):
         return None
     return confidence_interval(
-        x, y, num_subsamples=protocol.num_subsamples, seed=protocol.seed, **settings
+        x,
+        y,
+        metric=protocol.metric,
+        k=protocol.k,
+        num_subsamples=protocol.num_subsamples,
+        seed=protocol.seed,
     )
 
 
-def _above(
-    trained: Encoder, untrained: Encoder, place: int, y: np.ndarray, protocol: Protocol
-) -> AboveUntrained:
-    if protocol.metric != "mutual_knn":
-        raise ValueError("an untrained control is compared by metric=mutual_knn only")
-    if len(untrained.layers) != len(trained.layers):
-        raise ValueError(
-            f"{untrained.features.path} has {len(untrained.layers)} layers and "
-            f"{trained.features.path} has {len(trained.layers)}: give the same encoder untrained"
-        )
-    x, start = (encoder.clipped[:, place] for encoder in (trained, untrained))
-    return above_untrained(x, start, y, k=protocol.k, seed=protocol.seed)
+def _retrieval(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Retrieval | None:
+    if len(x) < LEAST_FOR_RETRIEVAL:
+        return None
+    return held_out_retrieval(x, y, seed=protocol.seed)
 
 
-def _against_items(
-    x: np.ndarray, y: np.ndarray, settings: Mapping[str, Any], seed: int
-) -> tuple[ItemsPoint, ...]:
-    """All items, and halves of them down to the fewest that the metric takes."""
-    spec = METRICS[settings["metric"]]
-    least = max(4 * settings["k"] if spec.uses_neighbors else 0, spec.min_items, 16)
+def _above_untrained(
+    one: Encoder, other: Encoder, i: int, j: int, protocol: Protocol
+) -> AboveUntrained | None:
+    if one.untrained is None:
+        return None
+    trained, untrained = one.side.select([i]), one.untrained.side.select([i])
+    return above_untrained(trained, untrained, other.side.select([j]), seed=protocol.seed)
+
+
+def _against_items(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> tuple[ItemsPoint, ...]:
+    """All items, and halves of them down to the fewest that say something."""
+    least = max(METRICS[protocol.metric].least_subsample(protocol.k), _LEAST_ITEMS)
     sizes = [len(x)]
     while sizes[-1] // 2 >= least:
         sizes.append(sizes[-1] // 2)
-    return tuple(score_against_items(x, y, sizes[::-1], seed=seed, **settings))
+    return tuple(
+        score_against_items(
+            x, y, sizes[::-1], metric=protocol.metric, k=protocol.k, seed=protocol.seed
+        )
+    )
 
 
-def _against_k(
-    x: np.ndarray, y: np.ndarray, settings: Mapping[str, Any]
-) -> tuple[KPoint, ...] | None:
-    """Powers of two, up to a quarter of the items."""
-    spec = METRICS[settings["metric"]]
+def _against_k(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> tuple[KPoint, ...] | None:
+    """Powers of two, up to a quarter of the items, and the k of the score."""
+    spec = METRICS[protocol.metric]
     if not spec.uses_neighbors:
         return None
-    ks = [2**power for power in range(10) if spec.min_k <= 2**power <= max(spec.min_k, len(x) // 4)]
-    ks = sorted({*ks, settings["k"]})
-    return tuple(score_against_k(x, y, ks, metric=settings["metric"]))
+    largest = min(len(x) // 4, _LARGEST_K)
+    powers = {2**power for power in range(largest.bit_length())}
+    ks = sorted({k for k in powers if k >= spec.min_k} | {protocol.k})
+    return tuple(score_against_k(x, y, ks, metric=protocol.metric))
 
 
 def rank(
@@ -273,12 +363,16 @@ def rank(
     *,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> list[Scorecard]:
-    """Scores the first encoder against each of the others, the best aligned first."""
+    """Scores the first encoder against each of the others, the best aligned first.
+
+    The order is that of the calibrated scores, because raw ones grow with the number of layers;
+    equal ones, such as 0 for all that chance explains, are in the order of the scores.
+    """
     cards = []
     for b in range(1, len(encoders)):
         cards.append(score(encoders, 0, b, protocol))
         on_progress(b)
-    return sorted(cards, key=lambda card: -card.calibrated.score)
+    return sorted(cards, key=lambda card: (-card.calibrated.calibrated, -card.calibrated.score))
 
 
 def short_names(encoders: Sequence[Encoder]) -> list[str]:

@@ -11,6 +11,13 @@ from platojax.evaluation.scorecard import Encoder, Scorecard, short_names
 
 _SCORE, _NULL = "#0072b2", "#999999"  # Okabe and Ito: told apart with any colour vision
 _MOST_TICKS = 24
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_format(path: pathlib.Path) -> None:
+    """Raises ValueError where the path's suffix names no format that can be drawn."""
+    if path.suffix not in _FORMATS:
+        raise ValueError(f"{path} must end in {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}")
 
 
 def draw(path: pathlib.Path, encoders: Sequence[Encoder], cards: Sequence[Scorecard]) -> None:
@@ -24,6 +31,7 @@ def draw(path: pathlib.Path, encoders: Sequence[Encoder], cards: Sequence[Scorec
     Raises:
       ValueError: the format is unknown.
     """
+    check_format(path)
     figure = _one_pair(encoders, cards[0]) if len(cards) == 1 else _bars(encoders, cards)
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
@@ -126,14 +134,18 @@ def _bars(encoders: Sequence[Encoder], cards: Sequence[Scorecard]) -> Figure:
         if card.interval:
             half = (card.interval.high - card.interval.low) / 2
             ax.errorbar(card.interval.score, place, xerr=half, ecolor="black", capsize=3)
-        ax.plot(
-            [card.calibrated.threshold] * 2, [place - 0.35, place + 0.35], color="black", ls=":"
-        )
+        # Chance pair by pair: for most metrics it is the mean of the pair's own null.
+        for level, color, style in (
+            (card.calibrated.threshold, "black", ":"),
+            (card.calibrated.chance, _NULL, "--"),
+        ):
+            ax.plot([level] * 2, [place - 0.35, place + 0.35], color=color, ls=style)
     ax.set_yticks(places, [f"{names[card.a]} ~ {names[card.b]}" for card in cards], fontsize=8)
-    ax.axvline(cards[0].calibrated.chance, color=_NULL, ls="--")
+    interval = cards[0].interval
+    ends = f"ends of bars: {interval.level:.0%} interval, " if interval else ""
     ax.set_xlabel(
         f"{_metric(cards[0])}, N = {cards[0].calibrated.n}  "
-        "(ends of bars: 95% interval, dots: threshold of the null, dashes: chance)"
+        f"({ends}dots: threshold of the null, dashes: chance)"
     )
     return figure
 

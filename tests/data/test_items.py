@@ -48,7 +48,7 @@ def test_csv_tsv_txt_and_parquet_hold_the_same(tmp_path):
 
     texts = (("a, b",), ('say "c"',))
     (tmp_path / "x.csv").write_text('\ufeffid,caption\n7,"a, b"\n9,"say ""c"""\n', "utf-8")
-    (tmp_path / "x.tsv").write_text('id\tcaption\n7\ta, b\n9\t"say ""c"""\n', "utf-8")
+    (tmp_path / "x.tsv").write_text('id\tcaption\n7\ta, b\n9\tsay "c"\n', "utf-8")
     table = pyarrow.table({"id": [7, 9], "text": [["a, b"], ['say "c"']], "url": ["u", "v"]})
     (tmp_path / "snapshot" / "data").mkdir(parents=True)
     pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
@@ -57,7 +57,7 @@ def test_csv_tsv_txt_and_parquet_hold_the_same(tmp_path):
         items = load_items(str(tmp_path / name))
         assert (items.ids, items.texts) == (("7", "9"), texts), name
         assert items.images is None
-    (tmp_path / "x.txt").write_text('a, b\r\nsay "c"\n')
+    (tmp_path / "x.txt").write_text('\ufeffa, b\r\nsay "c"\n', "utf-8")
     assert load_items(str(tmp_path / "x.txt")).texts == texts
     assert load_items(str(tmp_path / "x.txt")).ids == ("0", "1")
 
@@ -109,6 +109,15 @@ def test_rows_that_cannot_be_used_are_refused_by_line(tmp_path, content, words):
     [
         ("x.csv", b"id,caption\n1,a,b\n", "line 2 has another number of fields"),
         ("x.csv", b"id,caption\n1\n", "line 2 has another number of fields"),
+        ("x.csv", b'id,caption\n1,"a\n2,b\n', "is not a table of fields"),
+        ("x.csv", b"id,caption,caption\n1,a,b\n", "two columns have one name"),
+        (
+            "x.jsonl",
+            b'{"caption": "a\\ud800b"}\n',
+            "line 1 has a caption that is not valid Unicode",
+        ),
+        ("x.jsonl", b'{"id": true, "caption": "a"}\n', "line 1 has an id of type bool"),
+        ("x.jsonl", b"[" * 100000, "line 1 is not JSON"),
         ("x.jsonl", b'{"caption": "\xff"}\n', "is not UTF-8"),
         ("x.txt", b"a\n\nb\n", "line 2 has an empty caption"),
         ("x.parquet", b"PAR1 truncated", "not a whole Parquet file"),

@@ -11,7 +11,9 @@ import scipy.spatial
 from platojax.evaluation import alignment as alignment_module
 from platojax.evaluation.alignment import (
     METRICS,
+    CopiesWarning,
     alignment,
+    clip_outliers,
     permuted_maxima,
     prepare_side,
     score_table,
@@ -253,7 +255,39 @@ def test_booleans_are_zeros_and_ones():
     )
 
 
+@pytest.mark.parametrize("block_elements", [1, 100, 2**24])
+def test_outliers_are_clipped_at_the_quantile_of_all_magnitudes_whatever_is_held_at_once(
+    block_elements, monkeypatch
+):
+    monkeypatch.setattr(alignment_module, "_CLIP_ELEMENTS", block_elements)
+    for x in (*related(n=21), np.round(related()[0]), 1e-30 * related()[1]):
+        magnitudes = np.abs(x)
+        threshold = np.sort(magnitudes.ravel())[int(0.95 * x.size)]
+        np.testing.assert_array_equal(
+            clip_outliers("x", x, "exact"), np.clip(x, -threshold, threshold)
+        )
+        threshold = np.mean(np.quantile(magnitudes.reshape(len(x), -1), 0.95, axis=1))
+        np.testing.assert_array_equal(
+            clip_outliers("x", x, "mean"), np.clip(x, -threshold, threshold)
+        )
+    assert clip_outliers("x", x, "none") is x
+
+
 # Sides
+
+
+@pytest.mark.parametrize("clip", ["none", "exact", "mean"])
+def test_layers_prepared_by_number_are_clipped_and_scored_as_if_they_were_all(clip):
+    a, b = related()
+    b[:, 1] *= 100
+    side = prepare_side("text", a, k=4, clip=clip)
+    chosen = prepare_side("image", b, k=4, clip=clip, layers=[2, -3])
+    assert chosen.layer_numbers == (2, 0)
+    assert (chosen.clip_threshold == np.inf) == (clip == "none")
+    expected = alignment(a, b[:, [2, 0]], k=4, clip=clip)
+    np.testing.assert_array_equal(score_table(side, chosen), expected)
+    with pytest.raises(ValueError, match=r"layers=\[3\] of image: choose at least one"):
+        prepare_side("image", b, layers=[3])
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -372,7 +406,7 @@ def with_value(value, index):
         (
             some().astype(np.float64) * 1e300,
             {},
-            ["a is", "inf", "as float32", "scale the features down"],
+            ["a is 1.", "overflows float32", "scale the features down"],
         ),
         (some() * 1j, {}, ["a has dtype complex"]),
         (np.full((20, 2), "x"), {}, ["a has dtype <U1"]),
@@ -406,7 +440,7 @@ def test_one_item_is_refused_by_every_metric(metric):
 def test_more_copies_of_an_item_than_neighbors_are_warned_of():
     a = some(n=30)
     a[:8, 1] = a[0, 1]
-    with pytest.warns(UserWarning, match=r"layer 1 of a: for 8 of 30 items, k=5"):
+    with pytest.warns(CopiesWarning, match=r"layer 1 of a: for 8 of 30 items, k=5"):
         alignment(a, some(n=30), k=5)
     a[5:8, 1] = some(n=40)[32:35, 1]  # five are left: all of an item's copies fit in its list
     alignment(a, some(n=30), k=5)

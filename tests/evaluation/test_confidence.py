@@ -60,20 +60,27 @@ def result_size(n):
     return round(confidence_interval.__kwdefaults__["fraction"] * n)
 
 
-def test_outliers_are_clipped_to_the_threshold_of_all_items_and_layers():
-    a, b = related()
-    a[0] *= 100
-    thresholds = [np.sort(np.abs(x).ravel())[int(0.95 * x.size)] for x in (a, b)]
-    clipped = [np.clip(x, -t, t) for x, t in zip((a, b), thresholds, strict=True)]
-    got = confidence_interval(a, b, k=4, clip="exact")
-    expected = confidence_interval(*clipped, k=4)
-    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
-    assert got.clip == "exact"
+@pytest.mark.parametrize("metric", [name for name in METRICS if METRICS[name].uses_neighbors])
+def test_subsamples_have_at_least_four_times_k_items(metric):
+    a, b = related(n=40)
+    assert confidence_interval(a, b, metric=metric, k=5, num_subsamples=9).standard_error > 0
+    words = (
+        f"fraction=0.5 of 40 items is 20: subsamples for {metric} with k=6 must have at least 24"
+    )
+    with pytest.raises(ValueError, match=f"{words} .* or use more items, or a smaller k"):
+        confidence_interval(a, b, metric=metric, k=6)
+
+
+def test_subsamples_of_metrics_without_k_may_be_small():
+    a, b = related(n=8)
+    assert confidence_interval(a, b, metric="cka", num_subsamples=9).standard_error > 0
+    with pytest.raises(ValueError, match=r"for cka must have at least 4 .* or use more items$"):
+        confidence_interval(a, b, metric="cka", fraction=0.3)
 
 
 def test_the_interval_covers_the_expected_score_and_narrows_with_more_items():
     widths = {}
-    for n in (100, 400):
+    for n in (40, 100, 400):
         sides = [related(n=n, seed=seed, layers=(1, 1)) for seed in range(100)]
         expected = np.mean([alignment(*pair, k=5)[0, 0] for pair in sides])
         intervals = [confidence_interval(*pair, k=5, num_subsamples=40) for pair in sides[:40]]
@@ -109,12 +116,12 @@ def test_copies_of_one_encoder_have_no_uncertainty():
         ({"level": 1}, "level=1 must be between 0 and 1"),
         ({"level": float("nan")}, "level=nan"),
         ({"fraction": 0}, "fraction=0 must be between"),
-        ({"fraction": 0.05}, "fraction=0.05 of 60 items is 3: .* at least 5"),
+        ({"fraction": 0.05}, "fraction=0.05 of 60 items is 3: .* at least 16"),
         ({"fraction": 0.999}, "fraction=0.999 of 60 items is 60"),
         ({"num_subsamples": 1}, "num_subsamples=1 must be at least 2"),
         ({"seed": -1}, "seed=-1"),
         ({"metric": "nope"}, "metric='nope'"),
-        ({"k": 59}, "must have at least 60 and fewer than 60"),
+        ({"k": 59}, "must have at least 236 and fewer than 60"),
     ],
 )
 def test_bad_settings_are_refused(settings, words):

@@ -56,17 +56,6 @@ def test_alignment_falls_as_items_are_added():
     assert means[-1] < 0.7 * means[0]
 
 
-def test_outliers_are_clipped_to_the_threshold_of_all_items():
-    a, b = related()
-    a[0] *= 100
-    (point,) = score_against_items(a, b, [59], k=4, clip="exact", repetitions=1)
-    items = np.sort(np.random.default_rng(0).permutation(60)[:59])
-    clipped = [
-        alignment_module.clip_outliers("x", x.astype(np.float32), "exact")[items] for x in (a, b)
-    ]
-    assert point.scores[0] == alignment(*clipped, k=4).max()
-
-
 def test_the_seed_fixes_the_subsets():
     a, b = related()
     first, again, other = (

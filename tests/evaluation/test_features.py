@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -162,6 +163,45 @@ def test_an_unfinished_folder_is_spoken_of_by_its_name(tmp_path):
         read_features(tmp_path / "f")
 
 
+def test_a_finished_folder_that_was_damaged_is_not_taken_for_whole(tmp_path):
+    write_features(tmp_path / "f", example(), META)
+    path = tmp_path / "f" / "features.npy"
+    for damage in (lambda: path.write_bytes(path.read_bytes()[:100]), path.unlink):
+        damage()
+        with pytest.raises(FileExistsError, match="is not a whole feature folder .*delete it"):
+            holds(tmp_path / "f", META)
+
+
+@pytest.mark.parametrize("done", [-2, 7, 1e400, "x", None])
+def test_impossible_progress_starts_again(tmp_path, done):
+    write_and_stop(tmp_path / "f", example()[:4])
+    path = tmp_path / ".f.partial" / "progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"done": done}))
+    with pytest.warns(UserWarning, match="starts again"):
+        writer = FeatureWriter(tmp_path / "f", 6, 3, META)
+    assert writer.done == 0
+
+
+def test_what_is_beside_the_rows_is_swept_away_but_links_are_not_followed(tmp_path):
+    write_and_stop(tmp_path / "f", example()[:4])
+    (tmp_path / ".f.partial" / "features.npy").write_bytes(b"")
+    (tmp_path / ".f.partial" / "stray").mkdir()
+    with pytest.warns(UserWarning, match="starts again"):
+        writer = FeatureWriter(tmp_path / "f", 6, 3, META)
+    with writer:
+        writer.append(example())
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "meta.json"]
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    (tmp_path / ".g.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError, match="is a link"):
+        FeatureWriter(tmp_path / "g", 6, 3, META)
+    assert (tmp_path / "precious" / "file").exists()
+    (tmp_path / "h").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="exists; delete it"):
+        FeatureWriter(tmp_path / "h", 6, 3, META)
+
+
 def test_a_request_is_renewed(tmp_path):
     write_features(tmp_path / "f", example(), META)
     assert holds(tmp_path / "f", dataclasses.replace(META, request="new"))
@@ -199,10 +239,10 @@ def test_two_writers_of_one_folder_are_refused(tmp_path):
 
 def test_a_full_disk_is_said_at_the_start(tmp_path, monkeypatch):
     def full(*_):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(features_module.os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"f\.partial/features.npy needs 272 bytes: No space left"):
         write_features(tmp_path / "f", example(), META)
     assert not (tmp_path / "f").exists()
 
@@ -319,7 +359,10 @@ def folder_with(meta=None, array=None):
         (folder_with(meta="{", array=True), "meta.json: "),
         (folder_with(meta="[]", array=True), "meta.json: expected an object"),
         (folder_with(meta='{"encoder": "e"}', array=True), "missing fields .'weights_hash'"),
-        (folder_with(meta={"layers": ["a"]}, array=True), "2 layers, but meta names 1"),
+        (
+            folder_with(meta={"layers": ["a"]}, array=True),
+            r"has shape \(6, 2, 3\), but .*meta.json names 1 layers",
+        ),
         (folder_with(meta={"layers": "ab"}, array=True), "field 'layers'.*'ab'"),
         (folder_with(meta={"encoder": 7}, array=True), "field 'encoder'.*7"),
         (folder_with(meta={"versions": {"jax": 1}}, array=True), "field 'versions'"),
@@ -357,6 +400,11 @@ def test_platonic_rep_file_without_torch_says_how_to_install_it(tmp_path, monkey
 class Tensor:
     """As much of a torch tensor as the reader uses."""
 
+    is_sparse = False
+
+    def is_complex(self):
+        return False
+
     def __init__(self, array):
         self.array = array
 
@@ -380,7 +428,7 @@ def fake_torch(monkeypatch, saved):
             raise saved
         return saved
 
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load, Tensor=Tensor))
     return calls
 
 
@@ -414,6 +462,11 @@ def test_a_real_torch_file(tmp_path):
     torch = pytest.importorskip("torch")
     torch.save({"feats": torch.from_numpy(example()).bfloat16()}, tmp_path / "x.pt")
     np.testing.assert_allclose(read_features(tmp_path / "x.pt").features, example(), rtol=0.01)
+    whole = torch.from_numpy(example())
+    for feats in (whole.to(torch.complex64), whole.to_sparse(), [whole], whole.to("meta")):
+        torch.save({"feats": feats}, tmp_path / "x.pt")
+        with pytest.raises(ValueError, match=r"x\.pt: 'feats'"):
+            read_features(tmp_path / "x.pt")
 
 
 # Items and hashes

@@ -153,16 +153,16 @@ class _Fields:
             "use the config.json that was published with the weights."
         )
 
-    def integer(self, name: str, least: int = 1) -> int:
+    def integer(self, name: str, least: int = 1, most: int = 2**20) -> int:
         value = self.values[name]
-        if type(value) is not int or value < least:
-            raise self.refuse(name, f"an integer of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise self.refuse(name, f"an integer in {least}..{most}")
         return value
 
-    def number(self, name: str) -> float:
+    def number(self, name: str, most: float = 1e6) -> float:
         value = self.values[name]
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise self.refuse(name, "a positive number")
+        if type(value) not in (int, float) or not 0 < value <= most:
+            raise self.refuse(name, f"a positive number, at most {most:g}")
         return float(value)
 
     def boolean(self, name: str) -> bool:
@@ -180,7 +180,7 @@ class _Fields:
         return value
 
     def activation(self) -> str:
-        if self.values["hidden_act"] not in ACTIVATIONS:
+        if str(self.values["hidden_act"]) not in ACTIVATIONS:
             raise self.refuse("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         return self.values["hidden_act"]
 
@@ -188,7 +188,9 @@ class _Fields:
         width, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
         if width % heads:
             raise self.refuse("num_attention_heads", f"a divisor of hidden_size {width}")
-        return _Shape(width=width, depth=self.integer("num_hidden_layers"), num_heads=heads)
+        return _Shape(
+            width=width, depth=self.integer("num_hidden_layers", most=512), num_heads=heads
+        )
 
     def sizes(self) -> _Sizes:
         if self.values["num_channels"] != 3:
@@ -248,7 +250,9 @@ def swiglu_dim(hidden: int) -> int:
 def _dinov2(fields: _Fields) -> VisionConfig:
     shape = fields.shape()
     gated = fields.boolean("use_swiglu_ffn")
-    hidden = int(shape["width"] * fields.number("mlp_ratio"))
+    hidden = int(shape["width"] * fields.number("mlp_ratio", most=1024))
+    if hidden < 1:
+        raise fields.refuse("mlp_ratio", "such that the MLP has a width")
     registers = "num_register_tokens" in _DEFAULTS[fields.values["model_type"]]
     return VisionConfig(
         family="dinov2",
@@ -260,7 +264,7 @@ def _dinov2(fields: _Fields) -> VisionConfig:
             activation="silu" if gated else fields.activation(),
             gated=gated,
             layer_scale=fields.number("layerscale_value"),
-            epsilon=fields.number("layer_norm_eps"),
+            epsilon=fields.number("layer_norm_eps", most=1.0),
             without_bias=() if fields.boolean("qkv_bias") else ("query", "key", "value"),
         ),
         num_registers=fields.integer("num_register_tokens", least=0) if registers else 0,
@@ -287,7 +291,7 @@ def _dinov3(fields: _Fields) -> VisionConfig:
             activation=fields.activation(),
             gated=fields.boolean("use_gated_mlp"),
             layer_scale=fields.number("layerscale_value"),
-            epsilon=fields.number("layer_norm_eps"),
+            epsilon=fields.number("layer_norm_eps", most=1.0),
             without_bias=tuple(without),
         ),
         num_registers=fields.integer("num_register_tokens", least=0),
@@ -307,7 +311,7 @@ def _clip(file: pathlib.Path, values: Mapping[str, Any]) -> ModelConfig:
     vision, text = tower("vision", _CLIP_VISION), tower("text", _CLIP_TEXT)
 
     def style(fields: _Fields) -> BlockStyle:
-        return BlockStyle(fields.activation(), epsilon=fields.number("layer_norm_eps"))
+        return BlockStyle(fields.activation(), epsilon=fields.number("layer_norm_eps", most=1.0))
 
     return ModelConfig(
         VisionConfig(

@@ -85,7 +85,7 @@ def read_torch(file: pathlib.Path) -> Tensors:
             f"{file} cannot be read by torch.load(weights_only=True): {reason}; download it again."
         ) from None
     if not isinstance(state, Mapping) or not all(
-        isinstance(x, torch.Tensor) for x in state.values()
+        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in state.items()
     ):
         raise ValueError(
             f"{file} does not hold tensors by name; use a backbone's file of facebookresearch/"
@@ -122,7 +122,9 @@ def convert(
         for part, piece in zip(parts, pieces, strict=True):
             # Of two spellings of one name, the second is not part of the architecture.
             unused[name if part in unused else part] = (name, piece)
-    missing, misshaped = [], []
+    missing: list[str] = []
+    misshaped: list[str] = []
+    broken: list[str] = []
 
     def take(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array | None:
         keys = tuple(entry.key for entry in path)
@@ -136,6 +138,8 @@ def convert(
             label = source if len(layout.split(name)) > 1 else name
             misshaped.append(f"{label} {list(tensor.shape)} instead of {list(wanted)}")
             return None
+        if not np.isfinite(tensor.astype(np.float32)).all():
+            broken.append(name)
         tensor = tensor.reshape(wanted)
         if keys[-1] == "kernel":  # PyTorch has the outputs first, Flax last
             tensor = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
@@ -153,6 +157,7 @@ def convert(
             ("missing", missing),
             ("not part of this architecture", unmapped),
             ("of another shape", misshaped),
+            ("not finite", broken),
         )
         if names
     ]
