@@ -206,6 +206,10 @@ def rotate(
     held_out: Annotated[float, typer.Option(help="Share of the items to try the map on.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Of the split and of the fit.")] = 0,
     seeds: Annotated[int, typer.Option(help="Fits without pairs, of which the best is kept.")] = 5,
+    remove: Annotated[
+        int,
+        typer.Option(help="Rosetta: principal components of each side on trial to be left out."),
+    ] = 0,
     test: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="X Y", help="Paired features to try a map without pairs on."),
@@ -221,7 +225,7 @@ def rotate(
     with one_line_errors():
         from platojax.commands import rotate as command
 
-        plan = command.Plan(method, whiten, held_out, seed, seeds)
+        plan = command.Plan(method, whiten, held_out, seed, seeds, remove)
         command.run(x, y, out, plan, layers=layers, test=test, json_out=json_out, plot=plot)
 
 

@@ -75,6 +75,26 @@ def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[in
         yield lambda done: progress.update(task, completed=done)
 
 
+@contextmanager
+def stage_line(console: Console, name: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows stages one after the other; yields the function to call with (stage, done, total)."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+    )
+    with progress:
+        task = progress.add_task(escape(name), total=None)
+
+        def show(stage: str, done: int, total: int) -> None:
+            label = f"{escape(name)}: {stage}"
+            progress.update(task, description=label, completed=done, total=total)
+
+        yield show
+
+
 def scores_table(scores: Mapping[str, Any], items: str) -> Table:
     """Every text arm against every image arm, means over seeds.
 

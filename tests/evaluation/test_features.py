@@ -168,7 +168,7 @@ def test_a_finished_folder_that_was_damaged_is_not_taken_for_whole(tmp_path):
     path = tmp_path / "f" / "features.npy"
     for damage in (lambda: path.write_bytes(path.read_bytes()[:100]), path.unlink):
         damage()
-        with pytest.raises(FileExistsError, match="is not a whole feature folder .*delete it"):
+        with pytest.raises(FileExistsError, match=r"is not a whole feature folder .*delete it"):
             holds(tmp_path / "f", META)
 
 

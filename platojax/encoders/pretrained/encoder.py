@@ -222,16 +222,16 @@ def _check(
 
 def _tokenizer(file: pathlib.Path, max_length: int) -> Callable[[str], np.ndarray]:
     """The function from a text to at most `max_length` token ids, the end-of-text token last."""
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file} does not exist; download tokenizer.json from where the weights came from."
+        )
     try:
         import tokenizers
     except ImportError:
         raise ImportError(
             "CLIP's texts need the tokenizers package: `pip install 'platojax[hf]'`."
         ) from None
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"{file} does not exist; download tokenizer.json from where the weights came from."
-        )
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the package raises nothing more specific

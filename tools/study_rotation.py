@@ -1,0 +1,361 @@
+r"""The study of docs/results/rotation.md: rotations with and without pairs between real encoders.
+
+    python tools/study_rotation.py train --captions MULTI30K --out STUDY
+    python tools/study_rotation.py fit --captions MULTI30K --emoji runs/emoji --minilm FOLDER \
+        --out STUDY
+    python tools/study_rotation.py recovery --features MINILM.npz --out STUDY
+    python tools/study_rotation.py draw --out STUDY
+
+`train` trains an encoder of English and one of German captions, each on its own good views (two
+captions of one image), from the files of Multi30k's task 2 (train.1.en.gz and so on). `fit`
+extracts features, fits every map on training scenes and tries it on the validation scenes, which
+neither the encoders nor the maps have seen; it writes STUDY/study.json. `recovery` rotates real
+sentence embeddings at random, adds noise, and asks for the rotation back without pairs; it writes
+STUDY/recovery.json. `draw` makes the figures of both.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from absl import flags
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from platojax.arm import Params
+from platojax.data.items import Items, emoji_items
+from platojax.data.scenes import Scene, Text, load_emoji
+from platojax.data.tokenizer import Tokenizer, train_tokenizer
+from platojax.encoders.frozen import FrozenEncoder
+from platojax.encoders.huggingface import load_huggingface
+from platojax.evaluation.extraction import extract
+from platojax.evaluation.features import read_features
+from platojax.evaluation.rotation import LinearMap, procrustes, ridge
+from platojax.evaluation.transfer import against_pairs, transfer
+from platojax.evaluation.unpaired import UnpairedRotation, mini_vec2vec, unpaired_rotation
+from platojax.run_encoder import load_run_encoder, make_run_encoder
+from platojax.train import train
+
+LANGUAGES = ("en", "de")
+CAPTIONS = 5
+ROWS = 5000  # of each side, at most, that maps are fitted on
+SEEDS = 5
+NOISES = (0.0, 0.01, 0.03, 0.05)
+ITEMS = (500, 1000)
+UNPAIRED: dict[str, Callable[..., LinearMap]] = {
+    "rosetta": unpaired_rotation,
+    "mini-vec2vec": mini_vec2vec,
+}
+
+
+def read_captions(folder: pathlib.Path, split: str, language: str) -> list[tuple[str, ...]]:
+    """The five captions of each image."""
+    columns = []
+    for number in range(1, CAPTIONS + 1):
+        with gzip.open(folder / f"{split}.{number}.{language}.gz", "rt", encoding="utf-8") as file:
+            columns.append([line.strip() for line in file])
+    return list(zip(*columns, strict=True))
+
+
+def make_config(seed: int) -> ConfigDict:
+    """Of one text encoder: good views, two captions of one image."""
+    return ConfigDict(
+        dict(
+            modality="text",
+            dtype="float32",
+            seed=seed,
+            batch_size=64,
+            num_samples=64 * 800,
+            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, max_length=32),
+            optimizer=dict(
+                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
+            ),
+            objective=dict(
+                name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
+            ),
+            views=dict(
+                name="two_sources",
+                sources=tuple(f"caption_{i}" for i in range(CAPTIONS)),
+                distinct=False,
+            ),
+            mesh=dict(data=-1, fsdp=1),
+            num_workers=0,
+            log_every=50,
+            checkpoint_every=400,
+            checkpoint_keep=1,
+            nonfinite_limit=20,
+            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5),
+        )
+    )
+
+
+def train_encoder(seed: int, language: str, captions: pathlib.Path, folder: pathlib.Path) -> None:
+    """Trains an encoder and keeps the features of training and validation scenes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = {split: read_captions(captions, split, language) for split in ("train", "val")}
+    model = folder / "tokenizer.model"
+    if not model.exists():
+        train_tokenizer((c for several in splits["train"] for c in several), model, vocab_size=4000)
+    tokenizer = Tokenizer(model)
+    config = make_config(seed)
+    steps = config.num_samples // config.batch_size
+    start = time.perf_counter()
+
+    def keep(step: int, params: Params) -> None:
+        encoder = dataclasses.replace(
+            make_run_encoder(f"{language}, step {step}", config, tokenizer, params),
+            layers=("embedding",),
+        )
+        for split, several in splits.items():
+            extract_captions(encoder, split, several, folder / f"step_{step}")
+
+    train(
+        config,
+        [make_scene(number, language, several) for number, several in enumerate(splits["train"])],
+        tokenizer,
+        folder,
+        snapshots=(steps,),
+        on_snapshot=keep,
+        on_progress=lambda report: print(language, report.step, report.loss, flush=True),
+        on_alarm=print,
+    )
+    print(language, f"{time.perf_counter() - start:.0f} s", flush=True)
+
+
+def make_scene(number: int, language: str, captions: tuple[str, ...]) -> Scene:
+    """An image known by its captions."""
+    texts = (Text(f"caption_{i}", language, one, ()) for i, one in enumerate(captions))
+    return Scene(str(number), "", "", "", "", tuple(texts), ())
+
+
+def extract_captions(
+    encoder: FrozenEncoder, split: str, captions: list[tuple[str, ...]], folder: pathlib.Path
+) -> None:
+    """Features of the means over captions, and of the first and second captions alone."""
+    ids = tuple(str(number) for number in range(len(captions)))
+    for name, chosen in (("all", slice(None)), ("first", slice(1)), ("second", slice(1, 2))):
+        texts = tuple(several[chosen] for several in captions)
+        extract(encoder, Items(f"multi30k/{split}, {name}", ids, texts), folder / f"{split}-{name}")
+
+
+Case = tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def rows(path: pathlib.Path, layer: str = "embedding") -> np.ndarray:
+    """[N, D] of one layer of a feature folder."""
+    features = read_features(path)
+    assert features.meta is not None
+    return np.asarray(features.features[:, features.meta.layers.index(layer)])
+
+
+def cases(
+    captions: pathlib.Path, emoji: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path
+) -> Iterator[Case]:
+    """Name, both sides to fit on (row i: the same scene), and both to try the map on."""
+    english, german = (out / language / "step_800" for language in LANGUAGES)
+    yield (
+        "Multi30k, English and German encoders",
+        *(rows(folder / "train-all") for folder in (english, german)),
+        *(rows(folder / "val-all") for folder in (english, german)),
+    )
+    sentence = load_huggingface(minilm)
+    for split in ("train", "val"):
+        texts = read_captions(captions, split, "en")
+        ids = tuple(str(number) for number in range(len(texts)))
+        firsts = tuple(several[:1] for several in texts)
+        extract(sentence, Items(f"multi30k/{split}, first", ids, firsts), out / f"minilm-{split}")
+    yield (
+        "Multi30k, MiniLM and our encoder, other captions",
+        rows(out / "minilm-train", "hidden_6"),
+        rows(english / "train-second"),
+        rows(out / "minilm-val", "hidden_6"),
+        rows(english / "val-second"),
+    )
+    words = load_run_encoder(emoji / "text_good-seed0")
+    drawings = load_run_encoder(emoji / "image_good-seed0")
+    for name, encoder, source in (
+        ("words-en", words, "cldr_en"),
+        ("words-de", words, "cldr_de"),
+        ("drawings", drawings, "cldr_en"),
+    ):
+        for split in ("train", "heldout"):
+            items = emoji_items(load_emoji(split), name=f"emoji:{split}", sources=(source,))
+            extract(encoder, items, out / f"{name}-{split}")
+    for name, x, y in (
+        ("emoji, English and German words", "words-en", "words-de"),
+        ("emoji, words and drawings", "words-en", "drawings"),
+    ):
+        yield (
+            name,
+            *(rows(out / f"{side}-train") for side in (x, y)),
+            *(rows(out / f"{side}-heldout") for side in (x, y)),
+        )
+
+
+def fit_all(
+    captions: pathlib.Path, emoji: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path
+) -> None:
+    """Fits and tries all maps; goes on behind the cases that are there."""
+    path = out / "study.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    paired: dict[str, Callable[..., LinearMap]] = {
+        "procrustes": procrustes,
+        "procrustes, whitened": lambda x, y: procrustes(x, y, whiten=True),
+        "ridge": ridge,
+    }
+    for name, x, y, test_x, test_y in cases(captions, emoji, minilm, out):
+        if name in results:
+            continue
+        result: dict = {
+            "items": len(x),
+            "held_out": len(test_x),
+            "widths": [x.shape[1], y.shape[1]],
+        }
+        for method, fit in paired.items():
+            result[method] = transfer(fit(x, y), test_x, test_y).to_json()
+            counts = [16 * 4**power for power in range(8) if 16 * 4**power < len(x) // 2]
+            curve = against_pairs(fit, x, y, counts)
+            result[f"{method}, pairs"] = [point.to_json() for point in curve]
+        order = np.random.default_rng(0).permutation(len(x))
+        half = min(len(x) // 2, ROWS)
+        one, other = x[order[:half]], y[order[half : 2 * half]]
+        result["rows without pairs"] = half
+        for method, fit in UNPAIRED.items():
+            result[method] = []
+            for seed in range(SEEDS):
+                start = time.perf_counter()
+                fitted = fit(one, other, seed=seed)
+                found = {
+                    "seed": seed,
+                    "seconds": time.perf_counter() - start,
+                    **transfer(fitted, test_x, test_y).to_json(),
+                }
+                if isinstance(fitted, UnpairedRotation):
+                    found["estimated_foscttm"] = fitted.estimated_foscttm
+                    found["matched_cosine"] = fitted.matched_cosine
+                result[method].append(found)
+                print(name, method, seed, found["retrieval"]["foscttm"], flush=True)
+        results[name] = result
+        path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def recover(features: pathlib.Path, out: pathlib.Path) -> None:
+    """FOSCTTM of a known rotation of real embeddings against noise and against the sample size."""
+    path = out / "recovery.json"
+    results = json.loads(path.read_text()) if path.exists() else []
+    done = {(one["noise"], one["items"], one["method"], one["seed"]) for one in results}
+    x = np.load(features)["features"].astype(np.float32)
+    settings = [(noise, 1500) for noise in NOISES] + [(0.01, items) for items in ITEMS]
+    for seed in range(SEEDS):
+        for noise, items in settings:
+            rng = np.random.default_rng(seed)
+            rotation = np.linalg.qr(rng.standard_normal((x.shape[1],) * 2))[0].astype(np.float32)
+            order = rng.permutation(len(x))
+            y = x @ rotation + noise * rng.standard_normal(x.shape, np.float32)
+            for method, fit in UNPAIRED.items():
+                if (noise, items, method, seed) in done:
+                    continue
+                fitted = fit(x[order[:items]], y[order[-items:]], seed=seed)
+                found = {
+                    "noise": noise,
+                    "items": items,
+                    "method": method,
+                    "seed": seed,
+                    "foscttm": transfer(fitted, x, y).retrieval.foscttm,
+                }
+                if isinstance(fitted, UnpairedRotation):
+                    found["estimated_foscttm"] = fitted.estimated_foscttm
+                results.append(found)
+                print(found, flush=True)
+                path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def draw(out: pathlib.Path) -> None:
+    """The figures of study.json and recovery.json."""
+    colors = dict(zip(UNPAIRED, ("#0072b2", "#d55e00"), strict=True))
+    recovery = json.loads((out / "recovery.json").read_text())
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for ax, (axis, fixed) in zip(
+        figure.subplots(1, 2, sharey=True), (("noise", "items"), ("items", "noise")), strict=True
+    ):
+        value = {"items": 1500, "noise": 0.01}[fixed]
+        for method, color in colors.items():
+            chosen = [one for one in recovery if one[fixed] == value and one["method"] == method]
+            at = sorted({one[axis] for one in chosen})
+            means = [
+                np.median([max(one["foscttm"], 1e-6) for one in chosen if one[axis] == x])
+                for x in at
+            ]
+            ax.plot(at, means, color=color, label=f"{method} (line: median)")
+            ax.plot(
+                [one[axis] for one in chosen],
+                [max(one["foscttm"], 1e-6) for one in chosen],
+                "o",
+                color=color,
+                alpha=0.6,
+            )
+        ax.axhline(1e-3, color="grey", ls=":", label="recovered")
+        ax.set_yscale("log")
+        ax.set_xlabel({"noise": "noise per coordinate", "items": "items on each side"}[axis])
+        ax.set_title({"items": f"{value} items a side", "noise": f"noise {value}"}[fixed])
+    ax.legend(fontsize=8)
+    figure.axes[0].set_ylabel("FOSCTTM (0 drawn at 1e-6)")
+    figure.savefig(out / "recovery.png", dpi=120)
+
+    study = json.loads((out / "study.json").read_text())
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for place, (name, result) in enumerate(study.items()):
+        for method, color in colors.items():
+            values = [one["retrieval"]["foscttm"] for one in result[method]]
+            left.plot(values, [place] * len(values), "o", color=color, alpha=0.6)
+        left.plot(result["procrustes"]["retrieval"]["foscttm"], place, "k|", markersize=14)
+        points = result["procrustes, pairs"]
+        right.plot(
+            [point["pairs"] for point in points],
+            [np.mean([r["retrieval"]["foscttm"] for r in p["repetitions"]]) for p in points],
+            marker="o",
+            label=name,
+        )
+    left.set_yticks(range(len(study)), list(study), fontsize=7)
+    left.axvline(0.5, color="grey", ls=":")
+    left.set_xlabel("FOSCTTM; bar: Procrustes with all pairs; dots: chance", fontsize=8)
+    left.set_title("without pairs (blue: rosetta, orange: mini-vec2vec)", fontsize=9)
+    right.set_xscale("log")
+    right.set_xlabel("pairs")
+    right.set_ylabel("FOSCTTM")
+    right.set_title("with pairs: Procrustes", fontsize=9)
+    right.legend(fontsize=6)
+    figure.savefig(out / "study.png", dpi=120)
+
+
+def main() -> None:
+    """Reads the arguments and runs the stage."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stage", choices=("train", "fit", "recovery", "draw"))
+    parser.add_argument("--captions", type=pathlib.Path)
+    parser.add_argument("--features", type=pathlib.Path)
+    parser.add_argument("--emoji", type=pathlib.Path)
+    parser.add_argument("--minilm", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    flags.FLAGS.mark_as_parsed()  # grain reads them
+    out = args.out.resolve()
+    if args.stage == "train":
+        for seed, language in enumerate(LANGUAGES):
+            train_encoder(seed, language, args.captions, out / language)
+    elif args.stage == "recovery":
+        recover(args.features, out)
+    elif args.stage == "draw":
+        draw(out)
+    else:
+        fit_all(args.captions, args.emoji, args.minilm, out)
+
+
+if __name__ == "__main__":
+    main()
