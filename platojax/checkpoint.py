@@ -7,6 +7,7 @@ from typing import Any
 import grain
 import jax
 import orbax.checkpoint as ocp
+from absl import logging
 from orbax.checkpoint.checkpoint_managers import preservation_policy, save_decision_policy
 
 
@@ -37,8 +38,13 @@ class Checkpoints:
     def to_read(cls, folder: str | os.PathLike[str]) -> "Checkpoints":
         """Opens checkpoints that another process may be writing, and changes nothing."""
         checkpoints = cls.__new__(cls)
-        options = ocp.CheckpointManagerOptions(read_only=True)
-        checkpoints._manager = ocp.CheckpointManager(folder, options=options)
+        options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)  # orbax warns that it will not write, as was asked
+        try:
+            checkpoints._manager = ocp.CheckpointManager(folder, options=options)
+        finally:
+            logging.set_verbosity(verbosity)
         return checkpoints
 
     def latest_step(self) -> int | None:

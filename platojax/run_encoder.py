@@ -17,14 +17,14 @@ from platojax import sharding
 from platojax.arm import Params, make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.observations import TextCodec, resize
-from platojax.data.scenes import EMOJI_TOKENIZER, load_emoji
+from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.encoders.frozen import Modality
 from platojax.hashing import hash_items, hash_tree
 from platojax.optimizer import make_optimizer
 from platojax.runs import find_run
-from platojax.train import init_state, total_steps
+from platojax.train import TrainState, init_state, total_steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,33 +153,52 @@ def load_run_encoder(
     # Wherever it was trained, it is evaluated on the devices that are there.
     config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1}})
     tokenizer = Tokenizer(EMOJI_TOKENIZER)
-    views = make_views(config.views, config.encoder, tokenizer)
-    example = views(load_emoji("train")[0], np.random.default_rng(config.seed))[:, None]
-    arm = make_arm(config, tokenizer)
-    optimizer = make_optimizer(config.optimizer, total_steps(config))
-    init = functools.partial(init_state, arm, optimizer, jnp.asarray(example))
-    mesh = sharding.make_mesh(**config.mesh)
-    step = 0
+    scene = load_emoji("train")[0]
     if untrained is not None:
-        state = jax.jit(init, out_shardings=sharding.replicated(mesh))(untrained)
+        params = _initialise(config, tokenizer, scene)(untrained).params
+        name = f"{run.arm}, untrained {untrained}"
     else:
-        checkpoints = folder / "checkpoints"
-        if not checkpoints.is_dir():
-            raise ValueError(f"{folder} has no checkpoints; train it to its end")
-        manager = Checkpoints.to_read(checkpoints.resolve())
-        try:
-            step = manager.latest_step() or 0
-            if not step:
-                raise ValueError(f"{checkpoints} holds no whole checkpoint; train the run again")
-            abstract = jax.eval_shape(init, config.seed)
-            placed = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(
-                    x.shape, x.dtype, sharding=sharding.replicated(mesh)
-                ),
-                abstract,
-            )
-            state = manager.restore(step, placed)
-        finally:
-            manager.close()
-    name = f"{run.name}, step {step}" if untrained is None else f"{run.arm}, untrained {untrained}"
-    return make_run_encoder(name, config, tokenizer, state.params, batch_size=batch_size)
+        step, params = restore_params(config, tokenizer, scene, folder / "checkpoints")
+        name = f"{run.name}, step {step}"
+    return make_run_encoder(name, config, tokenizer, params, batch_size=batch_size)
+
+
+def restore_params(
+    config: ConfigDict, tokenizer: Tokenizer, scene: Scene, checkpoints: pathlib.Path
+) -> tuple[int, Params]:
+    """The step and the parameters of the last checkpoint, whole on each device.
+
+    Args:
+      config: of the run.
+      tokenizer: of the run.
+      scene: any of the run's; only what its views look like matters.
+      checkpoints: the folder, of which nothing is changed.
+
+    Raises:
+      ValueError: it holds no whole checkpoint.
+    """
+    manager = Checkpoints.to_read(checkpoints.resolve()) if checkpoints.is_dir() else None
+    step = manager.latest_step() if manager is not None else None
+    if manager is None or not step:
+        raise ValueError(f"{checkpoints} holds no whole checkpoint; train the run to its end")
+    replicated = sharding.replicated(sharding.make_mesh(**config.mesh))
+    abstract = jax.eval_shape(_initialise(config, tokenizer, scene), config.seed)
+    placed = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), abstract
+    )
+    try:
+        return step, manager.restore(step, placed).params
+    finally:
+        manager.close()
+
+
+def _initialise(
+    config: ConfigDict, tokenizer: Tokenizer, scene: Scene
+) -> Callable[[int | jax.Array], TrainState]:
+    """The jit-compiled function from a seed to the state before the first step."""
+    views = make_views(config.views, config.encoder, tokenizer)
+    example = jnp.asarray(views(scene, np.random.default_rng(config.seed))[:, None])
+    optimizer = make_optimizer(config.optimizer, total_steps(config))
+    replicated = sharding.replicated(sharding.make_mesh(**config.mesh))
+    init = functools.partial(init_state, make_arm(config, tokenizer), optimizer, example)
+    return jax.jit(init, out_shardings=replicated)
