@@ -67,7 +67,10 @@ class UnpairedRotation(Rotation):
 
     @property
     def trusted(self) -> bool:
-        """Whether independent starts agree: an estimated FOSCTTM below .05."""
+        """Whether independent starts agree: an estimated FOSCTTM below .05.
+
+        Necessary, not sufficient: starts may agree on a wrong map where the spaces agree little.
+        """
         return self.estimated_foscttm < _TRUSTED_FOSCTTM
 
 
