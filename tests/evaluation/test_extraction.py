@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -173,20 +172,20 @@ extraction.extract(Slow(), words(600), sys.argv[1])
     folder = tmp_path / "f"
     rng = np.random.default_rng(0)
     kills = 0
-    for _ in range(60):
+    for attempt in range(9):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(folder)], cwd=ROOT, stdout=subprocess.PIPE
         )
         assert process.stdout.readline() == b"start\n"
         try:
-            process.wait(rng.uniform(0.02, 0.15))
+            # The last one is left alone, however slow the machine.
+            process.wait(rng.uniform(0.02, 0.15) if attempt < 8 else None)
             break
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             kills += 1
             assert not folder.exists() or read_features(folder).features.shape == (600, 2, 26)
-        time.sleep(0.01)
     assert kills >= 3
     np.testing.assert_array_equal(read_features(folder).features, expected(words(600)))
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
