@@ -13,6 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
+_JsonOut = Annotated[
+    pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
+]
+_PlotOut = Annotated[
+    pathlib.Path | None, typer.Option(metavar="OUT", help="Also draw here: .png, .svg or .pdf.")
+]
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -82,9 +89,7 @@ def score(
         str | None,
         typer.Option("--json", metavar="OUT", help="Also write JSON here; - for JSON on stdout."),
     ] = None,
-    plot: Annotated[
-        pathlib.Path | None, typer.Option(metavar="OUT", help="Also draw here: .png, .svg or .pdf.")
-    ] = None,
+    plot: _PlotOut = None,
 ) -> None:
     """How well the representations of encoders agree, beside what chance would give."""
     with one_line_errors():
@@ -214,12 +219,8 @@ def rotate(
         tuple[str, str] | None,
         typer.Option(metavar="X Y", help="Paired features to try a map without pairs on."),
     ] = None,
-    json_out: Annotated[
-        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
-    ] = None,
-    plot: Annotated[
-        pathlib.Path | None, typer.Option(metavar="OUT", help="Also draw here: .png, .svg or .pdf.")
-    ] = None,
+    json_out: _JsonOut = None,
+    plot: _PlotOut = None,
 ) -> None:
     """The map from one encoder's space into another's, fitted with pairs or without any."""
     with one_line_errors():
@@ -234,9 +235,7 @@ def retrieve(
     a: Annotated[str, typer.Argument(metavar="A", help="Feature folder of one encoder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Of the other, of the same items.")],
     rotation: Annotated[pathlib.Path, typer.Option(help="The map between them.")],
-    json_out: Annotated[
-        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
-    ] = None,
+    json_out: _JsonOut = None,
 ) -> None:
     """Retrieval between two encoders through a map: R@1, R@5, R@10, median rank, FOSCTTM."""
     with one_line_errors():
@@ -252,9 +251,7 @@ def zero_shot(
     classes: Annotated[str, typer.Option(help="Feature folder of prompts (extract --prompts).")],
     class_data: Annotated[str, typer.Option(help="Their data: id (the label), name.")],
     rotation: Annotated[pathlib.Path, typer.Option(help="The map between both encoders.")],
-    json_out: Annotated[
-        pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
-    ] = None,
+    json_out: _JsonOut = None,
 ) -> None:
     """Classifies images by the nearest class after a map: top-1 and top-5."""
     with one_line_errors():

@@ -20,7 +20,7 @@ from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
-from platojax.files import write_whole
+from platojax.files import to_json, write_whole
 from platojax.report.page import write_page
 from platojax.run_encoder import make_run_encoder
 from platojax.runs import Run, resolve_runs
@@ -188,4 +188,4 @@ def _differences(saved: Any, current: Any, path: str = "") -> Iterator[tuple[str
 
 
 def _write_json(path: pathlib.Path, content: Any) -> None:
-    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_whole(path, to_json(content, indent=1))

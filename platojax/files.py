@@ -1,8 +1,10 @@
 """Files that are there whole or not at all, and are what was meant."""
 
+import json
 import os
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -10,6 +12,11 @@ def write_whole(path: pathlib.Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def to_json(content: Any, indent: int = 2) -> str:
+    """Strict JSON: a NaN is an error here, not a word that other parsers refuse."""
+    return json.dumps(content, indent=indent, allow_nan=False) + "\n"
 
 
 def check_writable(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:

@@ -60,17 +60,20 @@ def progress_line(console: Console, name: str) -> Iterator[ProgressLine]:
         yield ProgressLine(progress, progress.add_task(name, total=None, state="compiling"))
 
 
-@contextmanager
-def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many of so many are done; yields the function to call with their number."""
-    progress = Progress(
+def _bar(console: Console) -> Progress:
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
         console=console,
     )
-    with progress:
+
+
+@contextmanager
+def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many of so many are done; yields the function to call with their number."""
+    with _bar(console) as progress:
         task = progress.add_task(escape(name), total=total)
         yield lambda done: progress.update(task, completed=done)
 
@@ -78,14 +81,7 @@ def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[in
 @contextmanager
 def stage_line(console: Console, name: str) -> Iterator[Callable[[str, int, int], None]]:
     """Shows stages one after the other; yields the function to call with (stage, done, total)."""
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-    )
-    with progress:
+    with _bar(console) as progress:
         task = progress.add_task(escape(name), total=None)
 
         def show(stage: str, done: int, total: int) -> None:

@@ -1,7 +1,6 @@
 """`platojax rotate`: the map from one encoder's space into another's, with pairs or without any."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ from platojax.evaluation.transfer import (
     transfer,
 )
 from platojax.evaluation.unpaired import UnpairedRotation, mini_vec2vec, unpaired_rotation
-from platojax.files import check_writable, write_whole
+from platojax.files import check_writable, to_json, write_whole
 from platojax.terminal import stage_line
 
 PAIRED = ("procrustes", "ridge")
@@ -149,7 +148,7 @@ def run(
         "against_pairs": [point.to_json() for point in curve],
     }
     if json_out is not None:
-        write_whole(json_out, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        write_whole(json_out, to_json(document))
     if plot is not None:
         from platojax.report.map_figure import draw
 

@@ -1,7 +1,6 @@
 """`platojax score`: how well encoders agree, from their features."""
 
 import itertools
-import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from platojax.evaluation.scorecard import (
     score,
     short_names,
 )
-from platojax.files import check_writable, write_whole
+from platojax.files import check_writable, to_json, write_whole
 from platojax.terminal import count_line
 
 
@@ -285,8 +284,7 @@ def _document(
 
 
 def _write_json(out: str, document: dict[str, Any]) -> None:
-    """Strict JSON: a NaN would be an error here, not a word that other parsers refuse."""
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    text = to_json(document)
     if out == "-":
         sys.stdout.write(text)
     else:

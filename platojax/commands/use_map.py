@@ -1,6 +1,5 @@
 """`platojax retrieve` and `platojax zero-shot`: what a map is good for."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -13,7 +12,7 @@ from platojax.evaluation.features import Features, check_same_items, read_featur
 from platojax.evaluation.mapped import read_map
 from platojax.evaluation.retrieval import retrieval
 from platojax.evaluation.zero_shot import zero_shot
-from platojax.files import write_whole
+from platojax.files import to_json, write_whole
 from platojax.hashing import hash_items
 
 
@@ -115,4 +114,4 @@ def _check_items(features: Features, items: Items, data: str) -> None:
 
 def _write(path: pathlib.Path | None, document: dict[str, Any]) -> None:
     if path is not None:
-        write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        write_whole(path, to_json(document))

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from platojax.evaluation.alignment import check_rows
+from platojax.evaluation.alignment import check_rows, check_seed
 from platojax.evaluation.neighbors import unit_rows
 from platojax.evaluation.rotation import paired_rows, procrustes
 
@@ -115,8 +115,7 @@ def held_out_retrieval(x: ArrayLike, y: ArrayLike, *, seed: int = 0) -> Retrieva
     Raises:
         ValueError: as `rotation.procrustes`, there are fewer than four items, or seed is negative.
     """
-    if seed < 0:
-        raise ValueError(f"seed={seed} must not be negative")
+    check_seed(seed)
     x, y = paired_rows(x, y)
     if len(x) < 4:
         raise ValueError(f"{len(x)} items are too few to be split: needed are at least 4")
