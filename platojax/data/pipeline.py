@@ -8,12 +8,12 @@ import grain
 import numpy as np
 
 from platojax.data.scenes import Scene, SceneKey, SceneStream
-from platojax.data.views import ViewPolicy
+from platojax.data.views import Element, ViewPolicy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batches:
-    """Endless batches `[V, batch_size / process_count, ...]`, the part of one process.
+    """Endless batches: arrays `[V, batch_size / process_count, ...]`, the part of one process.
 
     Attributes:
       iterator: of a stream: it is what a checkpoint saves and restores, in place. None where a
@@ -26,7 +26,7 @@ class Batches:
     layout: dict[str, int]
     _batches: grain.DatasetIterator
 
-    def __next__(self) -> np.ndarray:
+    def __next__(self) -> Element:
         return next(self._batches)
 
     def close(self) -> None:
@@ -121,8 +121,10 @@ def make_pipeline(
     return Batches(iterator if layout else None, layout, iterator)
 
 
-def stack_views(elements: Sequence[np.ndarray]) -> np.ndarray:
-    """N elements `[V, ...]` -> `[V, N, ...]`."""
+def stack_views(elements: Sequence[Element]) -> Element:
+    """N elements with arrays `[V, ...]` -> the same with arrays `[V, N, ...]`."""
+    if isinstance(elements[0], tuple):
+        return tuple(np.stack(parts, axis=1) for parts in zip(*elements, strict=True))
     return np.stack(elements, axis=1)
 
 
@@ -133,7 +135,7 @@ class _BlockViews:
     views: ViewPolicy
     seed: int
 
-    def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> np.ndarray:
+    def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> Element:
         return stack_views([self.views(scene, self._generator(key)) for key, scene in block])
 
     def _generator(self, key: SceneKey) -> np.random.Generator:
