@@ -59,7 +59,7 @@ class Checkpoints:
         self,
         step: int,
         state: Any,
-        data: grain.DatasetIterator | None,
+        data: grain.DatasetIterator,
         meta: Mapping[str, Any],
         *,
         force: bool = False,
@@ -69,18 +69,19 @@ class Checkpoints:
         Args:
           step: number of steps done.
           state: a tree of arrays.
-          data: the iterator, after the batch of the last step; None where there is nothing of it
-            to keep.
+          data: the iterator, after the batch of the last step.
           meta: strict JSON.
           force: save although it is not due.
         """
-        items = {
-            "state": ocp.args.StandardSave(state),
-            "meta": ocp.args.JsonSave(dict(meta)),
-        }
-        if data is not None:
-            items["data"] = grain.checkpoint.CheckpointSave(data)
-        self._manager.save(step, args=ocp.args.Composite(**items), force=force)
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state),
+                data=grain.checkpoint.CheckpointSave(data),
+                meta=ocp.args.JsonSave(dict(meta)),
+            ),
+            force=force,
+        )
 
     def meta(self, step: int) -> dict[str, Any]:
         """The metadata of a step."""
@@ -96,8 +97,8 @@ class Checkpoints:
           step: one that exists.
           abstract_state: `jax.ShapeDtypeStruct`s with the shardings wanted now, whatever they were
             when the step was saved.
-          data: a fresh iterator over the same pipeline; changed in place. None where there
-            is none, or only the state is wanted.
+          data: a fresh iterator over the same pipeline; changed in place. None where only the
+            state is wanted.
 
         Returns:
           The state.

@@ -17,9 +17,10 @@ from platojax import sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints
 from platojax.data.pipeline import make_pipeline, stack_views
-from platojax.data.scenes import Scene, SceneStream, first_scene, hash_scenes
+from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
+from platojax.hashing import hash_items
 from platojax.program import make_program, total_steps
 from platojax.tracking import CollapseAlarm, MetricsFile
 
@@ -41,7 +42,7 @@ class Preempted(Exception):  # noqa: N818  (not an error: the run was asked to s
 
 def train(
     config: ConfigDict,
-    scenes: Sequence[Scene] | SceneStream,
+    scenes: Sequence[Scene],
     tokenizer: Tokenizer,
     folder: pathlib.Path,
     *,
@@ -54,7 +55,7 @@ def train(
 
     Args:
       config: the resolved config of the arm, see configs/emoji.py.
-      scenes: the training scenes: random access to all, or a stream.
+      scenes: the training scenes.
       tokenizer: for text.
       folder: of the arm; gets `checkpoints/`, `metrics.jsonl` and `timing.jsonl`.
       snapshots: steps, 0 for before training.
@@ -66,14 +67,24 @@ def train(
     Raises:
       Preempted: after SIGTERM or SIGINT, once the state is saved.
       FloatingPointError: when `config.nonfinite_limit` updates in a row were not finite.
-      ValueError: if the last checkpoint was made with another tokenizer or other scenes, or from a
-        stream with another number of workers or processes; or a field of the config is impossible.
+      ValueError: if the last checkpoint was made with another tokenizer, other scenes or another
+        number of workers or processes, or a field of the config is impossible.
     """
     with _stop_requests() as stop, contextlib.ExitStack() as stack:
         # ---- Data -------------------------------------------------------------------------------
         last_step = total_steps(config)
         views = make_views(config.views, config.encoder, tokenizer)
-        example = stack_views([views(first_scene(scenes), np.random.default_rng(config.seed))])
+        data = make_pipeline(
+            scenes,
+            views,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            num_workers=config.num_workers,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+        stack.callback(data.close)
+        example = stack_views([views(scenes[0], np.random.default_rng(config.seed))])
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
@@ -86,25 +97,17 @@ def train(
             folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
         )
         stack.callback(checkpoints.close)
+        meta = {
+            "tokenizer": tokenizer.hash,
+            "scenes": hash_items([scene.scene_id for scene in scenes]),
+            "num_workers": config.num_workers,
+            "process_count": jax.process_count(),
+        }
         start = checkpoints.latest_step() or 0
-        data = make_pipeline(
-            scenes,
-            views,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            first_batch=start,
-            num_workers=config.num_workers,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-        )
-        stack.callback(data.close)
-        meta = {"tokenizer": tokenizer.hash, "scenes": hash_scenes(scenes)}
         if start:
-            saved = checkpoints.meta(start)
-            _check_meta(saved, meta, folder)
-            data.check_layout(saved)
+            _check_meta(checkpoints.meta(start), meta, folder)
             try:
-                state = checkpoints.restore(start, program.state, data.iterator)
+                state = checkpoints.restore(start, program.state, data)
             except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
                 raise ValueError(
                     f"checkpoint {start} in {folder}/checkpoints cannot be read ({error}); delete "
@@ -176,7 +179,7 @@ def train(
                 if snapshot:
                     on_snapshot(step, state.params)
                 metrics_file.flush()
-                checkpoints.save(step, state, data.iterator, meta | data.layout, force=last)
+                checkpoints.save(step, state, data, meta, force=last)
                 clock.reset(step)
             if stopping:
                 break

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from platojax.checkpoint import Checkpoints
-from platojax.data.recap import SOURCES, RecapScenes
 from platojax.data.scenes import load_emoji
 from platojax.tracking import read_jsonl
 from platojax.train import Preempted, train
 from tests import tiny
-from tests.data import recap_files
 
 SCENES = load_emoji("train")[:40]
 
@@ -35,11 +33,11 @@ class Hooks:
         self.alarms.append(message)
 
 
-def run(config, folder, *, snapshots=(0, 3, 6), stop_at=None, hooks=None, scenes=SCENES):
+def run(config, folder, *, snapshots=(0, 3, 6), stop_at=None, hooks=None):
     hooks = hooks or Hooks(stop_at)
     train(
         config,
-        scenes,
+        SCENES,
         tiny.tokenizer(),
         folder,
         snapshots=snapshots,
@@ -134,42 +132,19 @@ def test_lines_after_the_last_checkpoint_are_dropped(tmp_path):
     assert whole == killed
 
 
-@pytest.mark.parametrize("field", ["tokenizer", "scenes"])
-def test_a_checkpoint_refuses_what_would_change_its_batches(tmp_path, field):
+@pytest.mark.parametrize(
+    ("field", "change"), [("num_workers", 1), ("tokenizer", None), ("scenes", None)]
+)
+def test_a_checkpoint_refuses_what_would_change_its_batches(tmp_path, field, change):
     config = tiny.arm_config()
     with pytest.raises(Preempted):
         run(config, tmp_path, stop_at=2)
-    _replace_meta(tmp_path, **{field: "of another run"})
+    if change is None:
+        _replace_meta(tmp_path, **{field: "of another run"})
+    else:
+        config.num_workers = change
     with pytest.raises(ValueError, match=rf"was made with {field} .*start in another --workdir"):
         run(config, tmp_path)
-
-
-def test_a_run_goes_on_with_another_number_of_workers(tmp_path):
-    config = tiny.arm_config()
-    run(config, tmp_path / "whole")
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "stopped", stop_at=2)
-    config.num_workers = 2
-    run(config, tmp_path / "stopped")
-    one, two = ((tmp_path / f / "metrics.jsonl").read_bytes() for f in ("whole", "stopped"))
-    assert one == two
-
-
-def test_a_run_over_a_stream_goes_on_and_refuses_another_number_of_workers(tmp_path):
-    pattern = recap_files.write_files(tmp_path, files=3, rows=20)
-    stream = RecapScenes.find(pattern, open_files=2, window=16)
-    config = tiny.arm_config()
-    config.views.sources = SOURCES
-    run(config, tmp_path / "whole", scenes=stream)
-    with pytest.raises(Preempted):
-        run(config, tmp_path / "stopped", scenes=stream, stop_at=2)
-    config.num_workers = 1
-    with pytest.raises(ValueError, match=r"num_workers 0, this run has 1.*config.num_workers back"):
-        run(config, tmp_path / "stopped", scenes=stream)
-    config.num_workers = 0
-    run(config, tmp_path / "stopped", scenes=stream)
-    one, two = ((tmp_path / f / "metrics.jsonl").read_bytes() for f in ("whole", "stopped"))
-    assert one == two
 
 
 def test_same_seed_same_run_other_seed_other_run(tmp_path):
