@@ -24,6 +24,7 @@ def get_config(form: str = "") -> ConfigDict:
     short = form == "runlocal"
     config = ConfigDict()
     config.seed = 0
+    config.data = dict(name="emoji")
 
     # ---- What all arms of a modality share --------------------------------------------------
     optimizer = dict(warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95)

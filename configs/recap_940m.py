@@ -65,7 +65,10 @@ def get_config(form: str = "") -> ConfigDict:
                 clip_norm=1.0,  # without it, training could collapse
                 b2=0.95,  # large batches: the second moment need not remember long
             ),
-            mesh=dict(data=-1, fsdp=1),  # 109M parameters and their moments fit on every chip
+            accumulation_steps=1,
+            mesh=dict(
+                data=-1, fsdp=1, model=1
+            ),  # 109M parameters and their moments fit on every chip
             num_workers=0 if short else 16,  # see docs/benchmarks.md
             log_every=10 if short else 50,
             checkpoint_every=20 if short else 500,
