@@ -233,8 +233,7 @@ def augment(
     top = rng.integers(height - crop_height + 1)
     box = (left, top, left + crop_width, top + crop_height)
     pixels = resize(image, size, box).astype(np.float64)
-    if rng.random() < 0.5:
-        pixels = pixels[:, ::-1]
+    flip = rng.random() < 0.5
     brightness, contrast, saturation = rng.uniform(1 - jitter, 1 + jitter, 3)
     # In place, and without reducing over the short axis: images are many and small.
     pixels *= brightness
@@ -247,7 +246,8 @@ def augment(
     pixels *= saturation
     pixels += grey
     pixels += 0.5
-    return np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)
+    view = np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)
+    return view[:, ::-1] if flip else view
 
 
 def _texts_of(scene: Scene, sources: tuple[str, ...], *, at_least: int) -> list[Text]:
