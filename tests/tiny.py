@@ -33,15 +33,17 @@ def experiment_config() -> ConfigDict:
         mesh=dict(data=-1, fsdp=1, model=1),
         num_workers=0,
         log_every=1,
-        checkpoint_every=2,
-        checkpoint_keep=1,
+        checkpoint=dict(every=2, keep=2, keep_every=0, keep_best=0),
+        trackers=(),
+        profile=dict(steps=()),
         nonfinite_limit=3,
-        collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2),
+        collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2, stop=False),
     )
     shape = dict(width=16, depth=1, num_heads=2, mlp_dim=32)
     return ConfigDict(
         dict(
             seed=0,
+            data=dict(name="emoji"),
             text=dict(encoder=dict(max_length=12, **shape), **shared),
             image=dict(encoder=dict(patch_size=8, image_size=16, **shape), **shared),
             arms=dict(
@@ -73,6 +75,16 @@ def experiment_config() -> ConfigDict:
                     objective=dict(name="next_token"),
                     views=dict(name="two_sources", sources=SOURCES, distinct=True),
                 ),
+            ),
+            monitor=dict(
+                every=0,
+                data="emoji:heldout",
+                targets=(),
+                metric="mutual_knn",
+                k=10,
+                clip="none",
+                num_permutations=19,
+                seed=0,
             ),
             evaluation=dict(
                 metric="mutual_knn",

@@ -4,9 +4,9 @@
 
 Prints a Markdown table: scenes and observations a second (a scene has two texts or two images), and
 how many times as fast the pipeline is as the step. The cases are those of configs/emoji.py, and the
-stream of configs/recap_940m.py with its 32k-token form and length; its step is the one of
-109M parameters at a batch of 8, which is as fast per scene as CPUs are. Rows come from `--files`, or
-are written: words at random, about as long as the real ones.
+stream of configs/recap_940m.py with its vocabulary and length; its step is that of 109M parameters
+at a batch of 8. Rows come from `--files`, or are written: words at random, about as long as the
+real ones.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -122,18 +123,19 @@ def bench(
     name: str,
     config: ConfigDict,
     tokenizer: Tokenizer,
-    scenes: list[Scene] | SceneStream,
+    scenes: Sequence[Scene] | SceneStream,
     batch_size: int,
-    quick: bool,
+    repetitions: int,
+    seconds: float,
 ) -> None:
     """One case: a row for each number of workers."""
     views = make_views(config.views, config.encoder, tokenizer)
-    eaten = step_rate(config, tokenizer, scenes, views, 3 if quick else 15)
+    eaten = step_rate(config, tokenizer, scenes, views, repetitions)
     for workers in WORKERS:
-        made = pipeline_rate(scenes, views, batch_size, workers, 1 if quick else 8)
+        made = pipeline_rate(scenes, views, batch_size, workers, seconds)
         print(
-            f"| {name} | {workers} | {made:,.0f} | {2 * made:,.0f} | {eaten:,.0f} "
-            f"| {made / eaten:,.1f} |",
+            f"| {name} | {workers} | {made:,.0f} | {2 * made:,.0f} | {eaten:,.4g} "
+            f"| {made / eaten:,.4g} |",
             flush=True,
         )
 
@@ -146,6 +148,7 @@ def main() -> None:
     arguments = parser.parse_args()
     flags.FLAGS.mark_as_parsed()  # grain's workers read absl's flags
 
+    repetitions, seconds = (3, 1) if arguments.quick else (15, 8)
     cores = len(os.sched_getaffinity(0))
     print(f"{cores} cores, {platform.machine()}, jax {jax.__version__}, numpy {np.__version__}.")
     print(f"The goal is a pipeline {GOAL} times as fast as the step.\n")
@@ -155,13 +158,14 @@ def main() -> None:
     for arm, name in (("text_good", "emoji, texts"), ("image_good", "emoji, images at 32 pixels")):
         config = arm_config(emoji, arm)
         tokenizer = Tokenizer(EMOJI_TOKENIZER)
-        bench(name, config, tokenizer, load_emoji("train"), config.batch_size, arguments.quick)
+        scenes = load_emoji("train")
+        bench(name, config, tokenizer, scenes, config.batch_size, repetitions, seconds)
 
     with tempfile.TemporaryDirectory() as folder:
         files = arguments.files or write_files(folder, 4, 5_000 if arguments.quick else 25_000)
-        scenes = RecapScenes.find(files)
+        stream = RecapScenes.find(files)
         model = f"{folder}/tokenizer.model"
-        blocks = iter(scenes.blocks(10_000, seed=0))
+        blocks = iter(stream.blocks(10_000, seed=0))
         texts = [text.name for _, scene in next(blocks) for text in scene.texts]
         blocks.close()
         vocabulary = 8_000 if arguments.quick else 32_000
@@ -169,7 +173,7 @@ def main() -> None:
         config = arm_config(load_config("recap_940m"), "text_good")
         config.batch_size = 8
         name = f"Parquet captions, {vocabulary // 1000}k tokens, length {config.encoder.max_length}"
-        bench(name, config, Tokenizer(model), scenes, 256, arguments.quick)
+        bench(name, config, Tokenizer(model), stream, 256, 2, seconds)
 
 
 if __name__ == "__main__":
