@@ -24,7 +24,6 @@ def get_config(form: str = "") -> ConfigDict:
     short = form == "runlocal"
     config = ConfigDict()
     config.seed = 0
-
     config.data = dict(name="emoji")
 
     # ---- What all arms of a modality share --------------------------------------------------
