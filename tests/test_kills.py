@@ -1,4 +1,4 @@
-"""A run that is killed twenty times, half of them in the middle of a save, equals one that is not."""
+"""A run killed twenty times, half of them in the middle of a save, equals one that is not."""
 
 import os
 import pathlib
