@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from platojax import sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints
+from platojax.data.packing import make_packing
 from platojax.data.pipeline import make_pipeline, stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
@@ -74,6 +75,7 @@ def train(
         # ---- Data -------------------------------------------------------------------------------
         last_step = total_steps(config)
         views = make_views(config.views, config.encoder, tokenizer)
+        packing = make_packing(config)
         data = make_pipeline(
             scenes,
             views,
@@ -82,6 +84,7 @@ def train(
             num_workers=config.num_workers,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
+            finish=functools.partial(packing.pack, pad_id=tokenizer.pad_id) if packing else None,
         )
         stack.callback(data.close)
         example = stack_views([views(scenes[0], np.random.default_rng(config.seed))])

@@ -1,6 +1,7 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -18,6 +19,7 @@ def make_pipeline(
     num_workers: int = 0,
     process_index: int = 0,
     process_count: int = 1,
+    finish: Callable[[Any], Any] | None = None,
 ) -> grain.DatasetIterator:
     """Endless batches: scenes in a new order every epoch, new views every time.
 
@@ -33,9 +35,11 @@ def make_pipeline(
       process_index: which of `process_count` processes this is. Each takes every
         `process_count`-th element, so that together they have the batch of a single process.
       process_count: see above.
+      finish: what is done to each batch once it is together; packing, say.
 
     Returns:
-      An iterator over `[V, batch_size / process_count, ...]` arrays. Close it at the end.
+      An iterator over `[V, batch_size / process_count, ...]` arrays, or what `finish` makes of
+      them. Close it at the end.
 
     Raises:
       ValueError: if there is no scene, or the batch does not divide among the processes.
@@ -59,7 +63,8 @@ def make_pipeline(
     stream = elements.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     if num_workers:
         stream = stream.mp_prefetch(grain.MultiprocessingOptions(num_workers=num_workers))
-    return iter(stream.batch(batch_size // process_count, batch_fn=stack_views))
+    batches = stream.batch(batch_size // process_count, batch_fn=stack_views)
+    return iter(batches if finish is None else batches.map(finish))
 
 
 def stack_views(elements: Sequence[Element]) -> Element:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from platojax.data.packing import pack_texts
+from platojax.data.packing import Packing
 
 PAD = 0
 
@@ -31,7 +31,7 @@ def test_every_token_is_there_once_and_a_text_is_in_one_piece():
     lengths = np.random.default_rng(0).integers(0, 13, (2, 24))
     lengths[0, :8] = [12, 0, 12, 1, 12, 12, 0, 12]
     tokens = texts(lengths, 12)
-    packed = pack_texts(tokens, pad_id=PAD, group_size=8, rows=5, row_length=16)
+    packed = Packing(group_size=8, rows=5, row_length=16).pack(tokens, PAD)
     assert packed["tokens"].shape == packed["segments"].shape == (2, 3, 5, 16)
     assert packed["tokens"].dtype == packed["segments"].dtype == packed["cut"].dtype == np.int32
     assert not packed["cut"].any()
@@ -42,15 +42,15 @@ def test_every_token_is_there_once_and_a_text_is_in_one_piece():
 
 def test_a_group_is_packed_the_same_whatever_else_is_in_the_batch():
     tokens = texts(np.random.default_rng(0).integers(1, 13, (1, 16)), 12)
-    whole = pack_texts(tokens, pad_id=PAD, group_size=8, rows=4, row_length=16)
-    alone = pack_texts(tokens[:, 8:], pad_id=PAD, group_size=8, rows=4, row_length=16)
+    whole = Packing(group_size=8, rows=4, row_length=16).pack(tokens, PAD)
+    alone = Packing(group_size=8, rows=4, row_length=16).pack(tokens[:, 8:], PAD)
     for name in whole:
         np.testing.assert_array_equal(whole[name][:, 1:], alone[name])
 
 
 def test_where_a_group_does_not_fit_its_longest_texts_are_cut_and_keep_their_end():
     lengths = [[10, 9, 4, 3], [4, 4, 4, 3]]
-    packed = pack_texts(texts(lengths, 10), pad_id=PAD, group_size=4, rows=2, row_length=10)
+    packed = Packing(group_size=4, rows=2, row_length=10).pack(texts(lengths, 10), PAD)
     # 10 + 9 + 4 + 3 > 20 tokens. At 7 the rows are 7 + 3 and 7 and 4 is left over; at 6, 6 + 4.
     np.testing.assert_array_equal(packed["cut"], [[[4, 3, 0, 0]], [[0, 0, 0, 0]]])
     kept = unpack(packed, 10)
@@ -61,21 +61,21 @@ def test_where_a_group_does_not_fit_its_longest_texts_are_cut_and_keep_their_end
 
 
 def test_one_very_long_text_has_a_row_to_itself():
-    packed = pack_texts(
-        texts([[32, 3, 3, 3, 3, 3, 3, 3]], 32), pad_id=PAD, group_size=8, rows=2, row_length=32
+    packed = Packing(group_size=8, rows=2, row_length=32).pack(
+        texts([[32, 3, 3, 3, 3, 3, 3, 3]], 32), PAD
     )
     assert np.all(packed["segments"][0, 0, 0] == 0)
     assert packed["cut"].sum() == 0
 
 
 def test_the_fewest_rows_hold_texts_that_are_all_long():
-    packed = pack_texts(texts([[9] * 9], 9), pad_id=PAD, group_size=9, rows=3, row_length=10)
+    packed = Packing(group_size=9, rows=3, row_length=10).pack(texts([[9] * 9], 9), PAD)
     assert np.all(packed["cut"] == 6)
     assert np.sum(packed["segments"] >= 0) == 27
 
 
 def test_a_group_without_a_token_is_padding():
-    packed = pack_texts(texts([[0, 0]], 8), pad_id=PAD, group_size=2, rows=1, row_length=8)
+    packed = Packing(group_size=2, rows=1, row_length=8).pack(texts([[0, 0]], 8), PAD)
     assert np.all(packed["segments"] == -1)
     assert np.all(packed["tokens"] == PAD)
     assert not packed["cut"].any()
@@ -94,4 +94,4 @@ def test_a_group_without_a_token_is_padding():
 def test_impossible_packings_are_refused(fields, message):
     fields = dict(group_size=4, rows=3, row_length=8) | fields
     with pytest.raises(ValueError, match=message):
-        pack_texts(texts([[4] * 8], 8), pad_id=PAD, **fields)
+        Packing(**fields).pack(texts([[4] * 8], 8), PAD)

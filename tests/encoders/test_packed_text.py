@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from platojax.data.packing import pack_texts
+from platojax.data.packing import Packing
 from platojax.encoders.text import TextEncoder
 
 LENGTHS = [[10, 3, 5, 7, 2, 4, 10, 1], [3, 3, 0, 9, 6, 4, 8, 10]]  # one text is empty
@@ -22,7 +22,7 @@ def batch():
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, 50, (2, 8, 10))
     tokens = np.where(np.arange(10) < np.asarray(LENGTHS)[..., None], tokens, 0).astype(np.int32)
-    packed = pack_texts(tokens, pad_id=0, group_size=4, rows=2, row_length=16)
+    packed = Packing(group_size=4, rows=2, row_length=16).pack(tokens, 0)
     assert not packed["cut"].any()
     return tokens, packed
 
