@@ -30,7 +30,8 @@ def get_config(form: str = "") -> ConfigDict:
     shared = dict(
         dtype="float32",  # of the computation; bfloat16 is slower on CPUs
         batch_size=64,  # SIGReg's weight depends on it, see platojax/objectives/lejepa.py
-        mesh=dict(data=-1, fsdp=1),
+        accumulation_steps=1,  # micro-batches a step, for batches that do not fit
+        mesh=dict(data=-1, fsdp=1, model=1),
         num_workers=0,
         log_every=10,
         checkpoint_every=200,

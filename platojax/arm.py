@@ -2,24 +2,37 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from platojax.data.tokenizer import Tokenizer
 from platojax.encoders.image import ImageEncoder
 from platojax.encoders.projector import Projector
 from platojax.encoders.text import TextEncoder
 from platojax.objectives.health import embedding_health
 from platojax.objectives.lejepa import lejepa_loss
-from platojax.objectives.next_token import next_token_loss
+from platojax.objectives.next_token import next_token_loss, surprisal
 from platojax.objectives.sigreg import random_directions
 
 Params = dict[str, Any]
 Metrics = dict[str, jax.Array]
+Views = Any  # leaves [V, N, ...]; a tuple where views differ in size, the global ones first
+Outputs = tuple[dict[str, jax.Array], ...]
+
+
+class Vocabulary(Protocol):
+    """What an encoder must know of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+
+    @property
+    def pad_id(self) -> int:
+        """The token that marks padding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,31 +41,37 @@ class Arm:
 
     Attributes:
       init: `(key, views) -> params`, a dict with `encoder` and, where the objective has parameters
-        of its own, `projector`.
-      loss: `(params, views, key) -> (loss, metrics)`; `views` `[V, N, ...]` are V views of N scenes
-        and `key` is this step's.
+        of its own, `projector`. Only shapes and dtypes of the views matter.
+      per_scene: `(params, views) -> outputs`: all that is computed for each scene on its own. A
+        tuple, with a dict of float32 arrays `[V, N, ...]` for each size of views.
+      objective: `(params, outputs, key) -> (loss, metrics)`: all that couples the scenes of a
+        batch. `key` is the step's.
       encode: `(params, observations) -> {"embedding": [N, D], "layers": [N, L, D]}`, float32.
       layer_names: L names.
     """
 
-    init: Callable[[jax.Array, jax.Array], Params]
-    loss: Callable[[Params, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
+    init: Callable[[jax.Array, Views], Params]
+    per_scene: Callable[[Params, Views], Outputs]
+    objective: Callable[[Params, Outputs, jax.Array], tuple[jax.Array, Metrics]]
     encode: Callable[[Params, jax.Array], dict[str, jax.Array]]
     layer_names: tuple[str, ...]
 
+    def loss(self, params: Params, views: Views, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """The objective of a batch, and its metrics."""
+        return self.objective(params, self.per_scene(params, views), key)
 
-def make_arm(config: ConfigDict, tokenizer: Tokenizer) -> Arm:
+
+def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
     """Builds the arm that a resolved arm config describes.
 
     Args:
       config: with `modality`, `encoder` and `objective`, see configs/emoji.py.
-      tokenizer: of the text arms.
+      vocabulary: of the text arms; a `Tokenizer` is one.
 
     Raises:
       ValueError: if the modality or the objective is unknown, or the two do not go together.
     """
-    encoder = _make_encoder(config, tokenizer)
-    pad_id = tokenizer.pad_id
+    encoder = _make_encoder(config, vocabulary)
     objective = config.objective
     if objective.name == "lejepa":
         projector = Projector(
@@ -72,33 +91,56 @@ def make_arm(config: ConfigDict, tokenizer: Tokenizer) -> Arm:
     def encode(params: Params, observations: jax.Array) -> dict[str, jax.Array]:
         return cast(Metrics, encoder.apply({"params": params["encoder"]}, observations))
 
-    def init(key: jax.Array, views: jax.Array) -> Params:
+    def init(key: jax.Array, views: Views) -> Params:
         encoder_key, projector_key = jax.random.split(key)
-        params = {"encoder": encoder.init(encoder_key, views[0])["params"]}
+        first = _parts(views)[0]
+        params = {"encoder": encoder.init(encoder_key, first[0])["params"]}
         if projector is not None:
-            width = jnp.zeros((*views.shape[:2], config.encoder.width))
+            width = jnp.zeros((*first.shape[:2], config.encoder.width))
             params["projector"] = projector.init(projector_key, width)["params"]
         return params
 
-    def loss(params: Params, views: jax.Array, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        # vmap over views rather than a reshape of [V, N] to [V * N]: N is sharded over devices, and
-        # merging an axis into it would move every activation.
-        outputs = jax.vmap(encode, in_axes=(None, 0))(params, views)
+    def per_scene(params: Params, views: Views) -> Outputs:
+        def outputs(part: jax.Array) -> dict[str, jax.Array]:
+            # vmap over views rather than a reshape of [V, N] to [V * N]: N is sharded over devices,
+            # and merging an axis into it would move every activation.
+            encoded = jax.vmap(encode, in_axes=(None, 0))(params, part)
+            result = {"embedding": encoded["embedding"]}
+            if config.modality == "text":
+                mask = part != vocabulary.pad_id
+                result["tokens"] = mask.sum(-1).astype(jnp.float32)
+                if projector is None:
+                    result["surprisal"], result["predicted"] = surprisal(
+                        encoded["logits"], part, mask
+                    )
+            return result
+
+        return tuple(outputs(part) for part in _parts(views))
+
+    def objective_of_batch(
+        params: Params, outputs: Outputs, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        embedding = jnp.concatenate([part["embedding"] for part in outputs])
         if projector is None:
-            value, metrics = next_token_loss(outputs["logits"], views, views != pad_id)
+            value, metrics = next_token_loss(outputs[0]["surprisal"], outputs[0]["predicted"])
         else:
-            z = cast(
-                jax.Array, projector.apply({"params": params["projector"]}, outputs["embedding"])
-            )
+            z = cast(jax.Array, projector.apply({"params": params["projector"]}, embedding))
             directions = random_directions(key, z.shape[-1], objective.num_slices)
-            value, metrics = lejepa_loss(z, directions, lam=objective.lam)
-        health = embedding_health(jax.lax.stop_gradient(outputs["embedding"][0]))
-        return value, {**metrics, **health}
+            num_global = outputs[0]["embedding"].shape[0]
+            value, metrics = lejepa_loss(z, directions, lam=objective.lam, num_global=num_global)
+        metrics |= embedding_health(jax.lax.stop_gradient(embedding[0]))
+        if config.modality == "text":
+            metrics["tokens"] = outputs[0]["tokens"].sum()
+        return value, metrics
 
-    return Arm(init, loss, encode, tuple(encoder.layer_names()))
+    return Arm(init, per_scene, objective_of_batch, encode, tuple(encoder.layer_names()))
 
 
-def _make_encoder(config: ConfigDict, tokenizer: Tokenizer) -> nn.Module:
+def _parts(views: Views) -> tuple[jax.Array, ...]:
+    return views if isinstance(views, tuple) else (views,)
+
+
+def _make_encoder(config: ConfigDict, vocabulary: Vocabulary) -> nn.Module:
     shape = config.encoder
     common = {
         "width": shape.width,
@@ -109,10 +151,10 @@ def _make_encoder(config: ConfigDict, tokenizer: Tokenizer) -> nn.Module:
     }
     if config.modality == "text":
         return TextEncoder(
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=vocabulary.vocab_size,
             max_length=shape.max_length,
             causal=config.objective.name == "next_token",
-            pad_id=tokenizer.pad_id,
+            pad_id=vocabulary.pad_id,
             **common,
         )
     if config.modality == "image":

@@ -21,10 +21,11 @@ from platojax.data.tokenizer import Tokenizer
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
 from platojax.files import to_json, write_whole
+from platojax.program import total_steps
 from platojax.report.page import write_page
 from platojax.run_encoder import make_run_encoder
 from platojax.runs import Run, resolve_runs
-from platojax.train import total_steps, train
+from platojax.train import train
 
 _PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of config.evaluation
 _FINISHED = "finished"  # this empty file in a run's folder says that nothing is left to do there

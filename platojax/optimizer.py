@@ -30,17 +30,17 @@ def learning_rate_schedule(config: ConfigDict, total_steps: int) -> optax.Schedu
     )
 
 
-def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
+def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.GradientTransformation:
     """AdamW on clipped gradients; weight decay on kernels and token embeddings only.
 
     Args:
-      config: with `learning_rate`, `warmup_fraction`, `weight_decay`, `clip_norm`, `b2`.
-      total_steps: of the whole run.
+      config: with `weight_decay`, `clip_norm`, `b2`.
+      schedule: of the learning rate, over the updates.
     """
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
-            learning_rate_schedule(config, total_steps),
+            schedule,
             b2=config.b2,
             weight_decay=config.weight_decay,
             mask=_decays,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
@@ -17,14 +16,14 @@ from platojax import sharding
 from platojax.arm import Params, make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.observations import TextCodec, resize
+from platojax.data.pipeline import stack_views
 from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.encoders.frozen import Modality
 from platojax.hashing import hash_items, hash_tree
-from platojax.optimizer import make_optimizer
+from platojax.program import Program, make_program
 from platojax.runs import find_run
-from platojax.train import TrainState, init_state, total_steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,11 +150,11 @@ def load_run_encoder(
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     run = find_run(folder)
     # Wherever it was trained, it is evaluated on the devices that are there.
-    config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1}})
+    config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1, "model": 1}})
     tokenizer = Tokenizer(EMOJI_TOKENIZER)
     scene = load_emoji("train")[0]
     if untrained is not None:
-        params = _initialise(config, tokenizer, scene)(untrained).params
+        params = _program(config, tokenizer, scene).init(np.uint32(untrained)).params
         name = f"{run.arm}, untrained {untrained}"
     else:
         step, params = restore_params(config, tokenizer, scene, folder / "checkpoints")
@@ -181,24 +180,15 @@ def restore_params(
     step = manager.latest_step() if manager is not None else None
     if manager is None or not step:
         raise ValueError(f"{checkpoints} holds no whole checkpoint; train the run to its end")
-    replicated = sharding.replicated(sharding.make_mesh(**config.mesh))
-    abstract = jax.eval_shape(_initialise(config, tokenizer, scene), config.seed)
-    placed = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), abstract
-    )
+    program = _program(config, tokenizer, scene)
     try:
-        return step, manager.restore(step, placed).params
+        return step, manager.restore(step, program.state).params
     finally:
         manager.close()
 
 
-def _initialise(
-    config: ConfigDict, tokenizer: Tokenizer, scene: Scene
-) -> Callable[[int | jax.Array], TrainState]:
-    """The jit-compiled function from a seed to the state before the first step."""
+def _program(config: ConfigDict, tokenizer: Tokenizer, scene: Scene) -> Program:
+    """The program of the run, for its state."""
     views = make_views(config.views, config.encoder, tokenizer)
-    example = jnp.asarray(views(scene, np.random.default_rng(config.seed))[:, None])
-    optimizer = make_optimizer(config.optimizer, total_steps(config))
-    replicated = sharding.replicated(sharding.make_mesh(**config.mesh))
-    init = functools.partial(init_state, make_arm(config, tokenizer), optimizer, example)
-    return jax.jit(init, out_shardings=replicated)
+    example = stack_views([views(scene, np.random.default_rng(config.seed))])
+    return make_program(config, tokenizer, example, sharding.make_mesh(**config.mesh))

@@ -13,45 +13,71 @@ Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 # counts; a parameter that none matches is replicated. The optimiser's moments follow their
 # parameters, whose path ends theirs.
 RULES: Rules = (
-    (r"/(query|key|value)/kernel$", ("fsdp", None, None)),
-    (r"/out/kernel$", (None, None, "fsdp")),
-    (r"/mlp_in/kernel$", ("fsdp", None)),
-    (r"/mlp_out/kernel$", (None, "fsdp")),
-    (r"/tokens/embedding$", (None, "fsdp")),
+    (r"/(query|key|value)/kernel$", ("fsdp", "model", None)),
+    (r"/(query|key|value)/bias$", ("model", None)),
+    (r"/out/kernel$", ("model", None, "fsdp")),
+    (r"/(mlp_in|mlp_gate)/kernel$", ("fsdp", "model")),
+    (r"/(mlp_in|mlp_gate)/bias$", ("model",)),
+    (r"/mlp_out/kernel$", ("model", "fsdp")),
+    (r"/tokens/embedding$", ("model", "fsdp")),
     (r"/patches/kernel$", (None, None, None, "fsdp")),
     (r"projector/dense_\d+/kernel$", (None, "fsdp")),
 )
+BATCH_AXES = ("data", "fsdp")
 
 
-def make_mesh(data: int = -1, fsdp: int = 1) -> Mesh:
-    """Makes the mesh with axes `data` and `fsdp` over all devices of all processes.
+def make_mesh(
+    data: int = -1,
+    fsdp: int = 1,
+    model: int = 1,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """Makes the mesh with axes `data`, `fsdp` and `model`.
 
-    The batch is split over both axes, the parameters over `fsdp`.
+    The batch is split over `data` and `fsdp`, the parameters over `fsdp` and, by heads, hidden
+    units and vocabulary, over `model`.
 
     Args:
-      data: size of the data axis; -1 takes the devices that `fsdp` leaves.
+      data: size of the data axis; -1 takes the devices that the others leave.
       fsdp: size of the fsdp axis.
+      model: size of the model axis; on several hosts the devices of one host should hold it.
+      devices: all devices of all processes where None.
 
     Raises:
       ValueError: if the sizes do not multiply to the number of devices.
     """
-    devices = jax.device_count()
-    if fsdp < 1 or devices % fsdp:
-        raise ValueError(f"mesh.fsdp {fsdp} must divide the {devices} devices.")
-    if data == -1:
-        data = devices // fsdp
-    if data * fsdp != devices:
+    devices = jax.devices() if devices is None else devices
+    count = len(devices)
+    if fsdp < 1 or model < 1 or count % (fsdp * model):
         raise ValueError(
-            f"mesh.data {data} x mesh.fsdp {fsdp} does not equal the {devices} devices; "
-            "set mesh.data to -1 or to their quotient."
+            f"mesh.fsdp {fsdp} x mesh.model {model} must be positive and divide the {count} "
+            "devices."
+        )
+    if data == -1:
+        data = count // (fsdp * model)
+    if data * fsdp * model != count:
+        raise ValueError(
+            f"mesh.data {data} x mesh.fsdp {fsdp} x mesh.model {model} does not equal the {count} "
+            "devices; set mesh.data to -1 or to their quotient."
         )
     # Auto: jax's default since 0.8.1, Explicit, refuses embeddings of a sharded batch.
-    return jax.make_mesh((data, fsdp), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    return jax.make_mesh(
+        (data, fsdp, model),
+        ("data", "fsdp", "model"),
+        axis_types=(AxisType.Auto,) * 3,
+        devices=devices,
+    )
+
+
+def num_batch_shards(mesh: Mesh) -> int:
+    """Over how many parts the scenes of a batch are spread."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For views `[V, N, ...]`: scenes over all devices."""
-    return NamedSharding(mesh, PartitionSpec(None, ("data", "fsdp")))
+    """For views `[V, N, ...]`: scenes over the data and fsdp axes."""
+    return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

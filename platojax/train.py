@@ -9,44 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from ml_collections import ConfigDict
 
 from platojax import sharding
-from platojax.arm import Arm, Metrics, Params, make_arm
+from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints
-from platojax.data.pipeline import make_pipeline
+from platojax.data.pipeline import make_pipeline, stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.hashing import hash_items
-from platojax.optimizer import learning_rate_schedule, make_optimizer
+from platojax.program import make_program, total_steps
 from platojax.tracking import CollapseAlarm, MetricsFile
-
-
-@flax.struct.dataclass
-class TrainState:
-    """All that training changes.
-
-    Attributes:
-      step: batches consumed, skipped updates included.
-      params: float32.
-      opt_state: of the optimiser.
-      key: from which each step's key is folded.
-      skipped: updates skipped so far because loss or gradient was not finite.
-      skipped_in_a_row: of them, those since the last update.
-    """
-
-    step: jax.Array
-    params: Params
-    opt_state: optax.OptState
-    key: jax.Array
-    skipped: jax.Array
-    skipped_in_a_row: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,24 +84,13 @@ def train(
             process_count=jax.process_count(),
         )
         stack.callback(data.close)
-        example = jnp.asarray(views(scenes[0], np.random.default_rng(config.seed))[:, None])
+        example = stack_views([views(scenes[0], np.random.default_rng(config.seed))])
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
         stack.enter_context(jax.set_mesh(mesh))
-        arm = make_arm(config, tokenizer)
-        optimizer = make_optimizer(config.optimizer, last_step)
-        schedule = learning_rate_schedule(config.optimizer, last_step)
-        init = functools.partial(init_state, arm, optimizer, example)
-        abstract = jax.eval_shape(init, config.seed)
-        placement = sharding.tree_shardings(abstract, mesh)
+        program = make_program(config, tokenizer, example, mesh)
         place_views = sharding.batch_sharding(mesh)
-        train_step = jax.jit(
-            make_train_step(arm, optimizer, schedule),
-            in_shardings=(placement, place_views),
-            out_shardings=(placement, sharding.replicated(mesh)),
-            donate_argnums=0,
-        )
 
         # ---- Start, or go on --------------------------------------------------------------------
         checkpoints = Checkpoints(
@@ -141,18 +106,15 @@ def train(
         start = checkpoints.latest_step() or 0
         if start:
             _check_meta(checkpoints.meta(start), meta, folder)
-            wanted = jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, placement
-            )
             try:
-                state = checkpoints.restore(start, wanted, data)
+                state = checkpoints.restore(start, program.state, data)
             except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
                 raise ValueError(
                     f"checkpoint {start} in {folder}/checkpoints cannot be read ({error}); delete "
                     f"{folder} to train this run again."
                 ) from error
         else:
-            state = jax.jit(init, out_shardings=placement)(config.seed)
+            state = program.init(np.uint32(config.seed))
             if 0 in snapshots:
                 on_snapshot(0, state.params)
 
@@ -196,8 +158,10 @@ def train(
         pending: tuple[int, Metrics] | None = None
         step = start
         for step in range(start + 1, last_step + 1):
-            batch = jax.make_array_from_process_local_data(place_views, next(data))
-            state, metrics = train_step(state, batch)
+            batch = jax.tree.map(
+                functools.partial(jax.make_array_from_process_local_data, place_views), next(data)
+            )
+            state, metrics = program.step(state, batch)
             # The metrics of a step are fetched while the next one runs, so the device never waits.
             if pending:
                 record(*pending)
@@ -222,81 +186,6 @@ def train(
         stack.close()  # waits for the last save: only then is the run what it says
         if stop():
             raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
-
-
-def init_state(
-    arm: Arm, optimizer: optax.GradientTransformation, example: jax.Array, seed: jax.Array | int
-) -> TrainState:
-    """The state before the first step.
-
-    Args:
-      arm: of the run.
-      optimizer: of the run.
-      example: `[V, 1, ...]` views of one scene; only their shape and dtype matter.
-      seed: of the parameters and of all later keys.
-    """
-    params_key, key = jax.random.split(jax.random.key(seed))
-    params = arm.init(params_key, example)
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        opt_state=optimizer.init(params),
-        key=key,
-        skipped=jnp.zeros((), jnp.int32),
-        skipped_in_a_row=jnp.zeros((), jnp.int32),
-    )
-
-
-def total_steps(config: ConfigDict) -> int:
-    """How many batches `config.num_samples` scenes make, at least one."""
-    return max(1, config.num_samples // config.batch_size)
-
-
-def make_train_step(
-    arm: Arm, optimizer: optax.GradientTransformation, schedule: optax.Schedule
-) -> Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]]:
-    """Makes the pure function `(state, views [V, N, ...]) -> (state, metrics)`.
-
-    An update is skipped whole where the loss, the gradient or the update itself is not finite:
-    parameters and optimiser stay as they were, and only the step and the counts go on.
-    """
-
-    def train_step(state: TrainState, views: jax.Array) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(state.key, state.step)
-        (loss, parts), grads = jax.value_and_grad(arm.loss, has_aux=True)(state.params, views, key)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        grad_norm = optax.tree.norm(grads)
-        update_norm = optax.tree.norm(updates)
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(update_norm)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old),
-            (params, opt_state),
-            (state.params, state.opt_state),
-        )
-        skip = 1 - finite.astype(jnp.int32)
-        new = TrainState(
-            step=state.step + 1,
-            params=params,
-            opt_state=opt_state,
-            key=state.key,
-            skipped=state.skipped + skip,
-            skipped_in_a_row=(state.skipped_in_a_row + 1) * skip,
-        )
-        metrics = {
-            "loss": loss,
-            **parts,
-            "gradient_norm": grad_norm,
-            "update_norm": update_norm,
-            "parameter_norm": optax.tree.norm(params),
-            # The optimiser counts updates, which are fewer than steps where some were skipped.
-            "learning_rate": schedule(state.step - state.skipped),
-            "skipped": new.skipped,
-            "skipped_in_a_row": new.skipped_in_a_row,
-        }
-        return new, metrics
-
-    return train_step
 
 
 class _Clock:

@@ -7,17 +7,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from platojax import sharding
-from platojax.arm import make_arm
+from platojax.data.pipeline import stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
 from platojax.evaluation.calibration import check_num_permutations
-from platojax.optimizer import learning_rate_schedule
+from platojax.program import make_program
 
 _POSITIVE = (
-    *("batch_size", "num_samples", "log_every", "checkpoint_every", "checkpoint_keep"),
-    "nonfinite_limit",
+    *("batch_size", "num_samples", "accumulation_steps", "log_every"),
+    *("checkpoint_every", "checkpoint_keep", "nonfinite_limit"),
 )
 
 
@@ -47,22 +47,22 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
                 f"{config.batch_size}; raise it, or lower batch_size."
             )
         mesh = sharding.make_mesh(**config.mesh)
-        if config.batch_size % mesh.size:
+        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps
+        if config.batch_size % parts:
             raise ValueError(
-                f"batch_size {config.batch_size} must be a multiple of the {mesh.size} devices, "
-                "over which it is spread."
+                f"batch_size {config.batch_size} must be a multiple of {parts}: mesh.data "
+                f"{mesh.shape['data']} x mesh.fsdp {mesh.shape['fsdp']} parts of the batch x "
+                f"accumulation_steps {config.accumulation_steps}."
             )
         rate = config.optimizer.learning_rate
         if not 0 < rate < float("inf"):
             raise ValueError(f"optimizer.learning_rate must be positive and finite; got {rate}.")
-        learning_rate_schedule(config.optimizer, 1)
         for field in ("sources", "artists"):
             check_names(f"views.{field}", config.views.get(field, ()), scenes)
         policy = make_views(config.views, config.encoder, tokenizer)
-        views = policy(scenes[0], np.random.default_rng(0))
-        arm = make_arm(config, tokenizer)
-        params = jax.eval_shape(arm.init, jax.random.key(0), views[:, None])
-        jax.eval_shape(arm.loss, params, views[:, None], jax.random.key(0))
+        example = stack_views([policy(scenes[0], np.random.default_rng(0))])
+        program = make_program(config, tokenizer, example, mesh)
+        jax.eval_shape(program.step, program.state, program.batch(config.batch_size))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from platojax.arm import make_arm
+from platojax.data.pipeline import stack_views
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
 from platojax.experiment import evaluation_items
@@ -35,8 +36,8 @@ def test_every_arm_of_every_config_builds(path, form):
         for scene in scenes:  # every policy must find in every scene what it needs
             one = views(scene, rng)
         arm = make_arm(run.config, tokenizer)
-        params = jax.eval_shape(arm.init, jax.random.key(0), one[:, None])
-        loss, _ = jax.eval_shape(arm.loss, params, one[:, None], jax.random.key(0))
+        params = jax.eval_shape(arm.init, jax.random.key(0), stack_views([one]))
+        loss, _ = jax.eval_shape(arm.loss, params, stack_views([one]), jax.random.key(0))
         assert loss.shape == ()
     items = evaluation_items(config.evaluation, scenes[:2])
     assert len(items.texts) == len(items.images) == 2

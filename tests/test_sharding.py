@@ -36,7 +36,7 @@ def test_loss_and_gradient_on_8_devices_equal_one_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["text_good", "image_good", "text_next_token"])
+@pytest.mark.parametrize("arm", ["text_good", "image_multi_crop", "text_next_token"])
 def test_training_steps_on_8_devices_equal_one_devices(arm):
     assert "equal" in run_case("steps", arm)
 
@@ -54,14 +54,14 @@ def test_a_run_on_8_devices_goes_on_on_one(tmp_path):
 
 
 def test_a_mesh_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"mesh.data 3 x mesh.fsdp 1 does not equal the \d"):
+    with pytest.raises(ValueError, match=r"mesh.data 3 x .* does not equal the \d"):
         sharding.make_mesh(data=3)
-    with pytest.raises(ValueError, match=r"mesh.fsdp 0 must divide the \d"):
+    with pytest.raises(ValueError, match=r"mesh.fsdp 0 x .* divide the \d"):
         sharding.make_mesh(fsdp=0)
 
 
 def test_rules_place_parameters_and_their_moments_and_leave_what_does_not_divide():
-    mesh = jax.sharding.AbstractMesh((2, 4), ("data", "fsdp"))
+    mesh = jax.sharding.AbstractMesh((2, 4, 2), ("data", "fsdp", "model"))
     shape = jax.ShapeDtypeStruct
     tree = {
         "params": {
@@ -72,17 +72,18 @@ def test_rules_place_parameters_and_their_moments_and_leave_what_does_not_divide
         "count": shape((), "int32"),
     }
     placed = jax.tree.map(lambda s: s.spec, sharding.tree_shardings(tree, mesh))
-    assert placed["params"]["mlp_in"]["kernel"] == P("fsdp", None)
-    assert placed["mu"]["mlp_in"]["kernel"] == P("fsdp", None)
-    assert placed["params"]["mlp_out"]["kernel"] == P(None, None)  # 6 is not a multiple of 4
-    assert placed["params"]["mlp_in"]["bias"] == placed["count"] == P()
+    assert placed["params"]["mlp_in"]["kernel"] == P("fsdp", "model")
+    assert placed["mu"]["mlp_in"]["kernel"] == P("fsdp", "model")
+    assert placed["params"]["mlp_out"]["kernel"] == P("model", None)  # 6 is not a multiple of 4
+    assert placed["params"]["mlp_in"]["bias"] == P("model")
+    assert placed["count"] == P()
 
 
 def test_every_large_parameter_of_our_encoders_has_a_rule():
     from platojax.arm import make_arm
     from tests import tiny
 
-    mesh = jax.sharding.AbstractMesh((1, 4), ("data", "fsdp"))
+    mesh = jax.sharding.AbstractMesh((1, 4, 1), ("data", "fsdp", "model"))
     for arm, shape in (("text_good", (2, 1, 12)), ("image_good", (2, 1, 16, 16, 3))):
         made = make_arm(tiny.arm_config(arm), tiny.tokenizer())
         views = jax.ShapeDtypeStruct(shape, "int32" if arm == "text_good" else "uint8")

@@ -3,17 +3,13 @@ import os
 import signal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from platojax.arm import make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.scenes import load_emoji
-from platojax.optimizer import learning_rate_schedule, make_optimizer
 from platojax.tracking import read_jsonl
-from platojax.train import Preempted, init_state, make_train_step, total_steps, train
+from platojax.train import Preempted, train
 from tests import tiny
 
 SCENES = load_emoji("train")[:40]
@@ -168,45 +164,6 @@ def test_collapse_raises_one_alarm(tmp_path):
     assert "objective.lam" in hooks.alarms[0]
 
 
-def small_step(config):
-    arm = make_arm(config, tiny.tokenizer())
-    optimizer = make_optimizer(config.optimizer, 10)
-    views = jax.random.randint(jax.random.key(0), (2, 8, 12), 4, 50)
-    state = jax.jit(lambda seed: init_state(arm, optimizer, views[:, :1], seed))(1)
-    return (
-        make_train_step(arm, optimizer, learning_rate_schedule(config.optimizer, 10)),
-        state,
-        views,
-    )
-
-
-def test_an_update_that_is_not_finite_is_skipped_whole():
-    step, state, views = small_step(tiny.arm_config())
-    state, _ = jax.jit(step)(state, views)
-    broken = jax.tree.map(lambda x: x, state.params)
-    broken["projector"]["out"]["bias"] = broken["projector"]["out"]["bias"].at[0].set(jnp.nan)
-    bad = state.replace(params=broken)
-    after, metrics = jax.jit(step)(bad, views)
-    assert not np.isfinite(metrics["loss"])
-    assert (int(after.step), int(after.skipped), int(after.skipped_in_a_row)) == (2, 1, 1)
-    jax.tree.map(np.testing.assert_array_equal, after.params, bad.params)
-    jax.tree.map(np.testing.assert_array_equal, after.opt_state, bad.opt_state)
-    healed, _ = jax.jit(step)(after.replace(params=state.params), views)
-    assert (int(healed.skipped), int(healed.skipped_in_a_row)) == (1, 0)
-
-
-def test_an_infinite_learning_rate_changes_no_parameter():
-    config = tiny.arm_config()
-    config.optimizer.learning_rate = float("inf")
-    config.optimizer.warmup_fraction = 0.0
-    step, state, views = small_step(config)
-    run_step = jax.jit(step)
-    after, metrics = run_step(*run_step(state, views)[:1], views)
-    assert np.isfinite(metrics["loss"])
-    assert not np.isfinite(metrics["update_norm"])
-    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
-
-
 def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
     config = tiny.arm_config()
     config.optimizer.learning_rate = float("inf")
@@ -214,62 +171,6 @@ def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
         FloatingPointError, match=r"in each of the steps \d to \d of .*learning_rate"
     ):
         run(config, tmp_path)
-
-
-def test_one_trace_serves_all_steps():
-    step, state, views = small_step(tiny.arm_config())
-    traces = []
-
-    def counted(*args):
-        traces.append(1)
-        return step(*args)
-
-    jitted = jax.jit(counted)
-    for _ in range(3):
-        state, _ = jitted(state, views)
-    assert len(traces) == 1
-
-
-def test_directions_change_with_the_step():
-    step, state, views = small_step(tiny.arm_config())
-    one = step(state, views)[1]["sigreg"]
-    two = step(state.replace(step=state.step + 1), views)[1]["sigreg"]
-    assert one != two
-
-
-def test_schedule_warms_up_and_decays_to_a_thousandth():
-    config = tiny.arm_config().optimizer
-    schedule = learning_rate_schedule(config, 100)
-    assert schedule(0) == 0
-    np.testing.assert_allclose(schedule(20), 1e-3, rtol=1e-6)
-    np.testing.assert_allclose(schedule(100), 1e-6, rtol=1e-5)
-    config.warmup_fraction = 1.0
-    with pytest.raises(ValueError, match=r"warmup_fraction must lie in \[0, 1\); got 1.0"):
-        learning_rate_schedule(config, 100)
-
-
-def test_weight_decay_reaches_kernels_and_token_embeddings_and_nothing_else():
-    config = tiny.arm_config()
-    config.optimizer.weight_decay = 0.5
-    optimizer = make_optimizer(config.optimizer, 10)
-    _, state, _ = small_step(config)
-    params = jax.tree.map(jnp.ones_like, state.params)
-    opt_state = optimizer.init(params)
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    for _ in range(2):
-        updates, opt_state = optimizer.update(zeros, opt_state, params)
-        params = optax.apply_updates(params, updates)
-    decayed = {
-        path[-1].key: bool(jnp.all(leaf < 1))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
-    assert {name for name, smaller in decayed.items() if smaller} == {"kernel", "embedding"}
-    assert decayed.keys() == {"kernel", "embedding", "bias", "scale", "positions"}
-
-
-@pytest.mark.parametrize(("samples", "steps"), [(80, 10), (87, 10), (3, 1)])
-def test_total_steps_are_whole_batches_and_at_least_one(samples, steps):
-    assert total_steps(tiny.arm_config(num_samples=samples)) == steps
 
 
 def _replace_meta(folder, **changes):

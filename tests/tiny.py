@@ -29,7 +29,8 @@ def experiment_config() -> ConfigDict:
         optimizer=dict(
             learning_rate=1e-3, warmup_fraction=0.2, weight_decay=0.05, clip_norm=1.0, b2=0.95
         ),
-        mesh=dict(data=-1, fsdp=1),
+        accumulation_steps=1,
+        mesh=dict(data=-1, fsdp=1, model=1),
         num_workers=0,
         log_every=1,
         checkpoint_every=2,
@@ -50,6 +51,13 @@ def experiment_config() -> ConfigDict:
                     seeds=1,
                     objective=dict(lejepa),
                     views=dict(name="two_artists"),
+                ),
+                image_multi_crop=dict(
+                    label="crops of two sizes",
+                    modality="image",
+                    seeds=1,
+                    objective=dict(lejepa),
+                    views=dict(name="multi_crop", local_size=8, num_local=3),
                 ),
                 text_good=dict(
                     label="two languages",

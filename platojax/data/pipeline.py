@@ -6,7 +6,7 @@ import grain
 import numpy as np
 
 from platojax.data.scenes import Scene
-from platojax.data.views import ViewPolicy
+from platojax.data.views import Element, ViewPolicy
 
 
 def make_pipeline(
@@ -62,6 +62,8 @@ def make_pipeline(
     return iter(stream.batch(batch_size // process_count, batch_fn=stack_views))
 
 
-def stack_views(elements: Sequence[np.ndarray]) -> np.ndarray:
-    """N elements `[V, ...]` -> `[V, N, ...]`."""
+def stack_views(elements: Sequence[Element]) -> Element:
+    """N elements with arrays `[V, ...]` -> the same with arrays `[V, N, ...]`."""
+    if isinstance(elements[0], tuple):
+        return tuple(np.stack(parts, axis=1) for parts in zip(*elements, strict=True))
     return np.stack(elements, axis=1)

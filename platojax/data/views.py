@@ -1,8 +1,9 @@
 """Views: which observations make a positive pair.
 
-A view policy is a function `(scene, generator) -> [V, ...]`. All its choices come from the
-generator, which the pipeline keys by the index of the element, so they do not depend on workers or
-on resumption.
+A view policy is a function `(scene, generator) -> [V, ...]`; where the views are of several sizes,
+it gives a tuple of such arrays, the global views first. All its choices come from the generator,
+which the pipeline keys by the index of the element, so they do not depend on workers or on
+resumption.
 """
 
 import dataclasses
@@ -16,7 +17,8 @@ from platojax.data.observations import TextCodec, resize
 from platojax.data.scenes import Scene, Text
 from platojax.data.tokenizer import Tokenizer
 
-ViewPolicy = Callable[[Scene, np.random.Generator], np.ndarray]
+Element = np.ndarray | tuple[np.ndarray, ...]
+ViewPolicy = Callable[[Scene, np.random.Generator], Element]
 
 
 def make_views(config: ConfigDict, encoder: ConfigDict, tokenizer: Tokenizer) -> ViewPolicy:
@@ -32,7 +34,11 @@ def make_views(config: ConfigDict, encoder: ConfigDict, tokenizer: Tokenizer) ->
     """
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k != "name"}
     text: dict[str, Callable[..., ViewPolicy]] = {"two_sources": TwoSources, "two_masks": TwoMasks}
-    image: dict[str, Callable[..., ViewPolicy]] = {"two_artists": TwoArtists, "two_crops": TwoCrops}
+    image: dict[str, Callable[..., ViewPolicy]] = {
+        "two_artists": TwoArtists,
+        "two_crops": TwoCrops,
+        "multi_crop": MultiCrop,
+    }
     if config.name in text:
         return text[config.name](TextCodec(tokenizer, encoder.max_length), **fields)
     if config.name in image:
@@ -154,8 +160,53 @@ class TwoCrops:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class MultiCrop:
+    """Bad views: large and small augmented crops of one drawing, as LeJEPA takes of photographs.
+
+    Attributes:
+      size: side of the global views in pixels.
+      local_size: side of the local ones.
+      artists: as of `TwoArtists`.
+      num_global: how many of either.
+      num_local: see above.
+      local_max_scale: crops of at least this share of the area are global, smaller ones local.
+      min_scale: the smallest local crop.
+      jitter: as of `TwoArtists`.
+    """
+
+    size: int
+    local_size: int
+    artists: tuple[str, ...] = ()
+    num_global: int = 2
+    num_local: int = 6
+    min_scale: float = 0.05
+    local_max_scale: float = 0.3
+    jitter: float = 0.4
+
+    def __call__(self, scene: Scene, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """`[num_global, size, size, 3]` and `[num_local, local_size, local_size, 3]` uint8."""
+        drawings = _drawings_of(scene, self.artists, at_least=1)
+        drawing = drawings[rng.integers(len(drawings))]
+
+        def crops(count: int, size: int, smallest: float, largest: float) -> np.ndarray:
+            return np.stack(
+                [augment(drawing, rng, size, smallest, self.jitter, largest) for _ in range(count)]
+            )
+
+        return (
+            crops(self.num_global, self.size, self.local_max_scale, 1.0),
+            crops(self.num_local, self.local_size, self.min_scale, self.local_max_scale),
+        )
+
+
 def augment(
-    image: np.ndarray, rng: np.random.Generator, size: int, min_scale: float, jitter: float
+    image: np.ndarray,
+    rng: np.random.Generator,
+    size: int,
+    min_scale: float,
+    jitter: float,
+    max_scale: float = 1.0,
 ) -> np.ndarray:
     """Random resized crop, horizontal flip, and jitter of brightness, contrast and saturation.
 
@@ -165,12 +216,13 @@ def augment(
       size: side of the result.
       min_scale: smallest crop, as a share of the area; aspect ratios lie in [3/4, 4/3].
       jitter: each factor is drawn from [1 - jitter, 1 + jitter].
+      max_scale: largest crop.
 
     Returns:
       `[size, size, 3]` uint8.
     """
     height, width = image.shape[:2]
-    area = height * width * rng.uniform(min_scale, 1.0)
+    area = height * width * rng.uniform(min_scale, max_scale)
     aspect = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
     crop_width = min(width, max(1, round(np.sqrt(area * aspect))))
     crop_height = min(height, max(1, round(np.sqrt(area / aspect))))

@@ -6,13 +6,8 @@ import jax.numpy as jnp
 import optax
 
 
-def next_token_loss(
-    logits: jax.Array, tokens: jax.Array, mask: jax.Array
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns the mean cross-entropy of each token given those before it.
-
-    The mean runs over all predicted tokens of the whole batch (not over the means of documents), so
-    it is the same number however the batch is sharded.
+def surprisal(logits: jax.Array, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the summed cross-entropy of each text's tokens given those before them.
 
     Args:
       logits: `[..., T, vocabulary]`; position t predicts token t + 1. Computed on in float32.
@@ -20,8 +15,7 @@ def next_token_loss(
       mask: `[..., T]` bool, False on padding. Padding is neither predicted nor counted.
 
     Returns:
-      The scalar loss in nats per token, and `{"perplexity", "tokens"}`: its exponential and how
-      many tokens were predicted.
+      The sums in nats and the numbers of predicted tokens, `[...]` float32 each.
     """
     chex.assert_equal_shape([tokens, mask])
     chex.assert_equal(logits.shape[:-1], tokens.shape)
@@ -29,6 +23,24 @@ def next_token_loss(
         logits[..., :-1, :].astype(jnp.float32), tokens[..., 1:]
     )
     predicted = mask[..., 1:].astype(jnp.float32)
-    count = predicted.sum()
-    loss = jnp.sum(losses * predicted) / jnp.maximum(count, 1)
-    return loss, {"perplexity": jnp.exp(loss), "tokens": count}
+    return jnp.sum(losses * predicted, axis=-1), predicted.sum(-1)
+
+
+def next_token_loss(
+    surprisals: jax.Array, predicted: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns the mean cross-entropy of a batch.
+
+    The mean runs over all predicted tokens of the whole batch (not over the means of texts), so it
+    is the same number however the batch is sharded, or cut into micro-batches.
+
+    Args:
+      surprisals: of the texts, see `surprisal`; any shape.
+      predicted: how many tokens each sums up; the same shape.
+
+    Returns:
+      The scalar loss in nats per token, and `{"perplexity"}`, its exponential.
+    """
+    chex.assert_equal_shape([surprisals, predicted])
+    loss = surprisals.sum() / jnp.maximum(predicted.sum(), 1)
+    return loss, {"perplexity": jnp.exp(loss)}

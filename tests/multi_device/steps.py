@@ -1,18 +1,18 @@
-"""Three optimiser steps on 8 devices, data 8 and data 2 x fsdp 4, equal those on one device."""
+"""Three optimiser steps on 8 devices, over several meshes, equal those on one device."""
 
 import functools
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from platojax import sharding
 from platojax.arm import make_arm
+from platojax.data.pipeline import stack_views
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
-from platojax.train import init_state, make_train_step
+from platojax.program import init_state, make_train_step
 from tests import tiny
 
 
@@ -25,12 +25,19 @@ def main(name: str) -> None:
     optimizer = optax.sgd(0.1, momentum=0.9)
     policy = make_views(config.views, config.encoder, tokenizer)
     rng = np.random.default_rng(0)
-    views = np.stack([policy(scene, rng) for scene in load_emoji("train")[:16]], axis=1)
+    views = stack_views([policy(scene, rng) for scene in load_emoji("train")[:16]])
 
-    init = functools.partial(init_state, arm, optimizer, jnp.asarray(views[:, :1]))
-    step = make_train_step(arm, optimizer, optax.constant_schedule(0.1))
+    example = jax.tree.map(lambda x: x[:, :1], views)
+    init = functools.partial(init_state, arm, optimizer, example)
 
-    def three_steps(mesh):
+    def three_steps(mesh, accumulation_steps=1):
+        step = make_train_step(
+            arm,
+            optimizer,
+            optax.constant_schedule(0.1),
+            clip_norm=1.0,
+            accumulation_steps=accumulation_steps,
+        )
         placement = sharding.tree_shardings(jax.eval_shape(init, 0), mesh)
         state = jax.jit(init, out_shardings=placement)(0)
         spread = sharding.batch_sharding(mesh)
@@ -45,14 +52,13 @@ def main(name: str) -> None:
             losses.append(float(metrics["loss"]))
         return state, losses
 
-    one = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "fsdp"))
-    want, losses = three_steps(one)
-    for data, fsdp in ((8, 1), (2, 4)):
-        got, many = three_steps(sharding.make_mesh(data=data, fsdp=fsdp))
+    want, losses = three_steps(sharding.make_mesh(devices=jax.devices()[:1]))
+    for data, fsdp, model, accumulation in ((8, 1, 1, 1), (8, 1, 1, 2), (2, 4, 1, 1), (2, 2, 2, 1)):
+        mesh = sharding.make_mesh(data, fsdp, model)
+        got, many = three_steps(mesh, accumulation)
         np.testing.assert_allclose(many, losses, rtol=1e-5)
-        if fsdp > 1:
-            kernel = got.params["encoder"]["transformer"]["block_0"]["mlp_in"]["kernel"]
-            assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
+        kernel = got.params["encoder"]["transformer"]["block_0"]["mlp_in"]["kernel"]
+        assert kernel.addressable_shards[0].data.size == kernel.size // (fsdp * model)
         for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want.params), strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=2e-6)
     print(f"three steps of {name} equal")

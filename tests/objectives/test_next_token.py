@@ -2,7 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from platojax.objectives.next_token import next_token_loss
+from platojax.objectives.next_token import next_token_loss, surprisal
+
+
+def loss_of(logits, tokens, mask):
+    return next_token_loss(*surprisal(logits, tokens, mask))
 
 
 def test_mean_over_predicted_tokens_of_the_whole_batch():
@@ -16,22 +20,24 @@ def test_mean_over_predicted_tokens_of_the_whole_batch():
             if mask[row, t + 1]:
                 p = np.exp(logits[row, t]) / np.exp(logits[row, t]).sum()
                 losses.append(-np.log(p[tokens[row, t + 1]]))
-    loss, metrics = next_token_loss(jnp.asarray(logits), jnp.asarray(tokens), jnp.asarray(mask))
+    loss, metrics = loss_of(jnp.asarray(logits), jnp.asarray(tokens), jnp.asarray(mask))
+    _, predicted = surprisal(jnp.asarray(logits), jnp.asarray(tokens), jnp.asarray(mask))
+    np.testing.assert_array_equal(predicted, [3, 2])
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
     np.testing.assert_allclose(metrics["perplexity"], np.exp(np.mean(losses)), rtol=1e-5)
-    assert metrics["tokens"] == len(losses) == 5
+    assert len(losses) == 5
 
 
 def test_padding_gets_no_gradient_and_an_empty_batch_is_zero():
     tokens = jnp.array([[2, 4, 3, 0]])
-    gradient = jax.grad(lambda x: next_token_loss(x, tokens, tokens != 0)[0])(jnp.zeros((1, 4, 7)))
+    gradient = jax.grad(lambda x: loss_of(x, tokens, tokens != 0)[0])(jnp.zeros((1, 4, 7)))
     assert np.any(gradient[0, 1])
     assert not np.any(gradient[0, 2:])
-    loss, _ = next_token_loss(jnp.zeros((1, 4, 7)), tokens, jnp.zeros((1, 4), bool))
+    loss, _ = loss_of(jnp.zeros((1, 4, 7)), tokens, jnp.zeros((1, 4), bool))
     assert loss == 0
 
 
 def test_uniform_logits_cost_the_log_of_the_vocabulary():
     tokens = jnp.array([[[2, 4, 3]], [[2, 5, 3]]])
-    loss, _ = next_token_loss(jnp.zeros((2, 1, 3, 50)), tokens, tokens > 0)
+    loss, _ = loss_of(jnp.zeros((2, 1, 3, 50)), tokens, tokens > 0)
     np.testing.assert_allclose(loss, np.log(50), rtol=1e-6)
