@@ -16,7 +16,7 @@ class Chip:
       name: short, as in a topology ("v5e") or a data sheet ("H100").
       device_kinds: what `jax.Device.device_kind` says, by driver.
       bf16_flops: peak of dense bfloat16 matrix products, FLOP/s.
-      fp32_flops: peak of float32 matrix products, FLOP/s; None where they are made of bfloat16 ones.
+      fp32_flops: the same of float32; None where they are made of bfloat16 products.
       hbm_bytes: memory, bytes.
       hbm_bandwidth: bytes/s.
       links: direct neighbours that it is wired to in a torus; 0 for chips on a switch.

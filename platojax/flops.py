@@ -59,7 +59,8 @@ def _count(jaxpr: Jaxpr) -> Counter[Kind]:
             total[_kind(eqn)] += _convolution(eqn)
         elif name == "cond":
             branches = [_count(branch.jaxpr) for branch in eqn.params["branches"]]
-            total += max(branches, key=lambda count: sum(count.values()))
+            dearest = max(branches, key=lambda branch: branch.total())
+            total.update(dearest)
         else:
             times = _times(eqn)
             for inner in jaxprs_in_params(eqn.params):

@@ -46,6 +46,34 @@ def make_views(config: ConfigDict, encoder: ConfigDict, tokenizer: Tokenizer) ->
     raise ValueError(f"views.name must be one of {[*text, *image]}; got {config.name!r}.")
 
 
+def example_views(config: ConfigDict, encoder: ConfigDict) -> Element:
+    """Views of one scene as a policy gives them, all zero: for what needs shapes but has no data.
+
+    Args:
+      config: see `make_views`.
+      encoder: see `make_views`.
+
+    Returns:
+      `[V, 1, ...]`, or a tuple of such arrays.
+
+    Raises:
+      ValueError: if there is no policy of that name.
+    """
+    if config.name in ("two_sources", "two_masks"):
+        return np.zeros((2, 1, encoder.max_length), np.int32)
+    if config.name in ("two_artists", "two_crops"):
+        return np.zeros((2, 1, encoder.image_size, encoder.image_size, 3), np.uint8)
+    if config.name == "multi_crop":
+        counts = {"num_global": MultiCrop.num_global, "num_local": MultiCrop.num_local}
+        counts.update({name: config[name] for name in counts if name in config})
+        sides = encoder.image_size, config.local_size
+        return tuple(
+            np.zeros((count, 1, side, side, 3), np.uint8)
+            for count, side in zip(counts.values(), sides, strict=True)
+        )
+    raise ValueError(f"views.name {config.name!r} names no policy; see data/views.py.")
+
+
 @dataclasses.dataclass(frozen=True)
 class TwoSources:
     """Good views: the scene as two sources describe it.

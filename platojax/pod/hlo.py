@@ -20,10 +20,10 @@ _WIDTHS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # bits; 
 _SHAPE = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,<=]*)\](\{[^{}]*\})?")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.*)$")
 _COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) .*\{$")
-_MOVES_NOTHING = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all iota partition-id replica-id "
-    "opt-barrier".split()
-)
+_MOVES_NOTHING = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
+    *("partition-id", "replica-id", "opt-barrier"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Instruction:
       opcode: such as "fusion".
       results: the arrays that it gives; several of a tuple.
       operands: names.
-      attributes: the rest of the line.
+      attributes: the rest of the line; of a parameter its number, of a constant its value first.
       is_root: whether the computation returns it.
     """
 
@@ -148,23 +148,57 @@ class Module:
         if entry is None:
             raise ValueError("the HLO text has no ENTRY computation.")
         self._entry = entry
-        self._results = {one.name: one.results for body in self._computations.values() for one in body}
+        self._results = {
+            one.name: one.results for body in self._computations.values() for one in body
+        }
 
     def collectives(self) -> list[Collective]:
-        """Every exchange of a step; a start and its done are one, and loops count in full."""
-        found = []
+        """Every exchange of a step; a start and its done are one, and loops count in full.
+
+        TPU programs fuse computation into a collective's start, steps and done, each with a copy of
+        the collective under one channel; and write reduce-scatter as a fused all-reduce and slice.
+        """
+        found: list[Collective] = []
+        fused: dict[str, int] = {}  # channel -> where it is in `found`
         for instruction, times in self._executed(self._entry, 1):
-            kind = instruction.opcode.removesuffix("-start")
-            if kind not in _COLLECTIVES:
+            if instruction.opcode != "fusion":
+                found += self._exchange(instruction, times, _outcome(instruction))
                 continue
-            groups = _groups(instruction.attributes, self.num_devices)
-            if max(map(len, groups)) > 1:
-                arrays = _outcome(instruction)
-                overlaps = instruction.opcode.endswith("-start")
-                found.append(
-                    Collective(kind, arrays, groups, times, overlaps, instruction.op_name)
-                )
+            name = instruction.called("calls") or ""
+            for inner in self._fused(name):
+                scatters = inner.opcode == "all-reduce" and name.startswith("all-reduce-scatter")
+                arrays = instruction.results if scatters else inner.results
+                channel = re.search(r"channel_id=(\d+)", inner.attributes)
+                key = channel.group(1) if channel else f"{instruction.name}/{inner.name}"
+                for one in self._exchange(inner, times, arrays):
+                    if key in fused:
+                        at = fused[key]
+                        found[at] = dataclasses.replace(found[at], overlaps=True)
+                        continue
+                    fused[key] = len(found)
+                    kind = "reduce-scatter" if scatters else one.kind
+                    found.append(dataclasses.replace(one, kind=kind))
         return found
+
+    def _exchange(
+        self, instruction: Instruction, times: int, arrays: tuple[Array, ...]
+    ) -> list[Collective]:
+        """The instruction as a collective, if it is one."""
+        kind = instruction.opcode.removesuffix("-start")
+        if kind not in _COLLECTIVES:
+            return []
+        groups = _groups(instruction.attributes, self.num_devices)
+        if max(map(len, groups)) < 2:
+            return []
+        overlaps = instruction.opcode.endswith("-start")
+        return [Collective(kind, arrays, groups, times, overlaps, instruction.op_name)]
+
+    def _fused(self, computation: str) -> Iterator[Instruction]:
+        """All instructions of a fusion, fusions inside it looked into."""
+        for instruction in self._computations.get(computation, ()):
+            yield instruction
+            if instruction.opcode == "fusion":
+                yield from self._fused(instruction.called("calls") or "")
 
     def memory_traffic(self) -> int:
         """Bytes that a step reads from and writes to main memory, at most.
@@ -182,7 +216,7 @@ class Module:
         """The instructions that run, loops and calls looked into, fusions not."""
         for instruction in self._computations.get(computation, ()):
             if instruction.opcode == "while":
-                count = times * _trip_count(instruction)
+                count = times * self._trip_count(instruction)
                 for role in ("condition", "body"):
                     yield from self._executed(instruction.called(role) or "", count)
             elif instruction.opcode == "conditional":
@@ -197,6 +231,24 @@ class Module:
                 yield from self._executed(inner or "", times)
             else:
                 yield instruction, times
+
+    def _trip_count(self, loop: Instruction) -> int:
+        """How often a loop runs; 1 where the program does not say.
+
+        CPU and GPU programs have it as an annotation. Those of TPUs have not: there the condition
+        compares a counter with a constant, and JAX's loops count up from 0.
+        """
+        if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+            return int(known.group(1))
+        condition = self._computations.get(loop.called("condition") or "", [])
+        bounds = [
+            int(value.group(1))
+            for one in condition
+            if one.opcode == "constant"
+            and one.results[0].dtype in ("s32", "u32", "s64")
+            and (value := re.match(r"(\d+)\)", one.attributes))
+        ]
+        return bounds[0] if len(bounds) == 1 else 1
 
     def _traffic(self, instruction: Instruction) -> int:
         opcode = instruction.opcode
@@ -289,7 +341,7 @@ def _instruction(root: str | None, name: str, rest: str) -> Instruction:
         opcode=opcode,
         results=_arrays(rest[:end]),
         operands=tuple(re.findall(r"%([\w.\-]+)", inside)),
-        attributes=f"{inside}){after}" if opcode == "parameter" else after,
+        attributes=f"{inside}){after}" if opcode in ("parameter", "constant") else after,
         is_root=root is not None,
     )
 
@@ -318,11 +370,6 @@ def _outcome(collective: Instruction) -> tuple[Array, ...]:
         count = len(collective.operands)  # the operands come first, contexts last
         return collective.results[count : 2 * count]
     return collective.results
-
-
-def _trip_count(loop: Instruction) -> int:
-    found = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
-    return int(found.group(1)) if found else 1
 
 
 def _groups(attributes: str, num_devices: int) -> tuple[tuple[int, ...], ...]:

@@ -11,10 +11,6 @@ _LINE = re.compile(r"^\s*[\d.]+\s*\w+\s*\(\s*\d+%\);\s*([\d.]+)\s*(\w+);\s*\d+;\
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-class DoesNotFit(ValueError):  # noqa: N818  (what it says is the message)
-    """The program needs more memory than a chip has."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Buffer:
     """A piece of memory, reused by several arrays.
@@ -54,6 +50,18 @@ class Memory:
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
+class DoesNotFit(Exception):  # noqa: N818  (a finding, not a fault)
+    """The program needs more memory than a chip has.
+
+    Attributes:
+      largest: the largest buffers.
+    """
+
+    def __init__(self, message: str, largest: tuple[Buffer, ...]) -> None:
+        super().__init__(message)
+        self.largest = largest
+
+
 def measure(compiled: Any, largest: tuple[Buffer, ...]) -> Memory:
     """The memory of a `jax.stages.Compiled`."""
     stats = compiled.memory_analysis()
@@ -71,37 +79,27 @@ def check_fits(memory: Memory, hbm_bytes: int, chip: str) -> None:
     """Raises DoesNotFit where a program that was compiled needs more than `hbm_bytes`."""
     if memory.total > hbm_bytes:
         raise DoesNotFit(
-            f"the step needs {memory.total / GIB:.2f} GiB of the {hbm_bytes / GIB:.2f} GiB that a "
-            f"{chip} has.\n{advice(memory.largest)}"
+            f"the step needs {memory.total / GIB:.2f} GiB, and a {chip} has "
+            f"{hbm_bytes / GIB:.2f} GiB.",
+            memory.largest,
         )
 
 
-def explain(error: Exception, chip: str, largest: tuple[Buffer, ...]) -> DoesNotFit | None:
-    """What XLA's refusal says about memory; None where it is about something else."""
+def read_refusal(error: Exception, chip: str, largest: tuple[Buffer, ...]) -> DoesNotFit | None:
+    """What XLA's refusal to compile says about memory; None where it is about something else."""
     message = str(error)
     if "RESOURCE_EXHAUSTED" not in message:
         return None
     found = re.search(
-        r"memory required for HLO temporaries \(([^)]+)\) exceeds available HBM \(([^)]+)\)", message
-    ) or re.search(r"Used ([\d.]+\w+) of ([\d.]+\w+) hbm", message)
-    what = (
-        f"the step's temporaries need {found.group(1)}iB of the {found.group(2)}iB that XLA has on a "
-        f"{chip}."
-        if found
-        else f"the step does not fit on a {chip}: {message.splitlines()[0]}"
+        r"HLO temporaries \(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)", message
     )
-    return DoesNotFit(f"{what}\n{advice(largest)}")
-
-
-def advice(largest: tuple[Buffer, ...]) -> str:
-    """The largest buffers by name, and what makes a step smaller."""
-    lines = [f"  {buffer.nbytes / GIB:8.3f} GiB  {buffer.arrays}" for buffer in largest]
-    heading = ["The largest buffers of a chip, and the arrays that share them:"] if lines else []
-    fix = (
-        "Raise accumulation_steps, set encoder.remat, lower batch_size, spread parameters by "
-        "mesh.fsdp, or take more chips."
+    if found is None:
+        return DoesNotFit(f"the step does not fit on a {chip}: {message.splitlines()[0]}", largest)
+    needed, there = found.groups()
+    return DoesNotFit(
+        f"the temporaries of the step alone need {needed}iB, and XLA has {there}iB on a {chip}.",
+        largest,
     )
-    return "\n".join([*heading, *lines, fix])
 
 
 def largest_buffers(dump: pathlib.Path, count: int = 8) -> tuple[Buffer, ...]:

@@ -15,8 +15,9 @@ from platojax.chips import CHIPS, Chip
 
 # A v4 or v5p chip has two cores, which JAX drives as one device; the library must be told for v4.
 _OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
-# Along such an axis the last chip is wired to the first, see docs.cloud.google.com/tpu/docs/{v4,v5e}.
-_WRAPS = {"v4": lambda n: n % 4 == 0, "v5p": lambda n: n % 4 == 0}
+# v4 and v5p slices of whole cubes of 4 x 4 x 4 are tori; of v5e and v6e the axes of 16 are rings,
+# which is a whole pod's side (docs.cloud.google.com/tpu/docs/v4, .../v5e).
+_CUBES = ("v4", "v5p")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +49,9 @@ class Target:
         return links * self.chip.link_bandwidth
 
     def _is_ring(self, axis: int) -> bool:
-        size = self.torus[axis]
-        sizes = self.torus
-        if self.chip.name in _WRAPS:  # whole cubes only
-            return all(_WRAPS[self.chip.name](n) for n in sizes)
-        return size == 16
+        if self.chip.name in _CUBES:
+            return all(size % 4 == 0 for size in self.torus)
+        return self.torus[axis] == 16
 
 
 def prepare_process(dump: pathlib.Path) -> None:
@@ -67,6 +66,8 @@ def prepare_process(dump: pathlib.Path) -> None:
     check_libtpu()
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # asks no metadata server what machine this is
     os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
+    os.environ["TPU_ACCELERATOR_TYPE"] = "v5litepod-256"  # of this machine; any is as good
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nobody owns the chips: no lock is needed
     os.environ["JAX_PLATFORMS"] = "cpu"
     flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=train_step"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
@@ -114,6 +115,7 @@ def make_target(topology: str) -> Target:
         description = topologies.get_topology_desc(topology, "tpu", **_OPTIONS.get(name, {}))
     except Exception as error:  # the plugin's own kinds
         raise ValueError(f"--topology {topology!r} cannot be made: {error}") from error
-    devices = tuple(description.devices)
-    torus = tuple(int(n) + 1 for n in np.array([device.coords for device in devices]).max(axis=0))
+    devices: tuple[Any, ...] = tuple(description.devices)
+    coordinates = np.array([device.coords for device in devices])
+    torus = tuple(int(n) + 1 for n in coordinates.max(axis=0))
     return Target(topology, CHIPS[name], devices, torus)
