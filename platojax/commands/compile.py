@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from platojax.data.sources import load_tokenizer
 from platojax.files import check_writable, to_json, write_whole
 from platojax.pod import memory
 from platojax.pod.hlo import Collective, Module, mesh_axes
@@ -214,14 +215,8 @@ def _load(path: str, arm: str | None, overrides: Sequence[str]) -> tuple[ConfigD
     names = list(reversed(runs))
     if arm is not None and arm not in runs:
         raise ValueError(f"--arm {arm!r} is not in {path}; there are {', '.join(names)}.")
-    data = config.get("data")
-    if data is not None and "vocabulary" in data:
-        vocabulary: Any = data.vocabulary
-    else:
-        from platojax.data.scenes import EMOJI_TOKENIZER
-        from platojax.data.tokenizer import Tokenizer
-
-        vocabulary = Tokenizer(EMOJI_TOKENIZER)
+    data = config.get("data", ConfigDict({"name": "emoji"}))
+    vocabulary = data.get("vocabulary") or load_tokenizer(data)
     return runs[arm or names[0]].config, vocabulary
 
 
