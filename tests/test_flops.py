@@ -7,6 +7,7 @@ import pytest
 from platojax.arm import make_arm
 from platojax.data.views import example_views
 from platojax.flops import count_flops, count_flops_by_kind
+from platojax.model_flops import model_flops
 from tests import tiny
 
 
@@ -114,7 +115,7 @@ def test_a_lejepa_step_of_the_text_encoder_costs_what_its_shape_says():
     )
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = jax.eval_shape(arm.init, key, views)
-    flops = count_flops(jax.value_and_grad(arm.loss, has_aux=True), params, views, key)
+    flops = model_flops(config, tiny.tokenizer(), params, views)
 
     e, o = config.encoder, config.objective
     texts = 2 * scenes

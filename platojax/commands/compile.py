@@ -20,7 +20,7 @@ from platojax.pod import memory
 from platojax.pod.hlo import Collective, Module, mesh_axes
 from platojax.pod.roofline import Roofline, predict
 from platojax.pod.target import Target, make_target, prepare_process
-from platojax.runs import resolve_runs
+from platojax.runs import Run, resolve_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,8 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
 
     from platojax import sharding
     from platojax.data.views import example_views
-    from platojax.flops import count_flops, count_flops_by_kind
+    from platojax.flops import count_flops_by_kind
+    from platojax.model_flops import model_flops
     from platojax.program import make_program
 
     mesh = sharding.make_mesh(**config.mesh, devices=target.devices)
@@ -171,13 +172,7 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
         program = make_program(config, vocabulary, example, mesh)
         batch = program.batch(config.batch_size)
         flops = count_flops_by_kind(program.step, program.state, batch)
-        plain = make_program(_without_remat(config), vocabulary, example, mesh).arm
-        model_flops = count_flops(
-            jax.value_and_grad(plain.loss, has_aux=True),
-            program.state.params,
-            batch,
-            jax.eval_shape(lambda: jax.random.key(0)),
-        )
+        model = model_flops(config, vocabulary, program.state.params, batch)
         lowered = program.step.lower(program.state, batch)
     chip = target.chip
     try:
@@ -199,7 +194,7 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
         memory=needed,
         collectives=_collective_rows(collectives, mesh),
         sent_bytes=sum(collective.sent_bytes for collective in collectives),
-        model_flops=model_flops,
+        model_flops=model,
         hardware_flops=sum(flops.values()),
         traffic=traffic,
         roofline=predict(target, devices, flops, traffic, collectives),
@@ -211,13 +206,14 @@ def _load(path: str, arm: str | None, overrides: Sequence[str]) -> tuple[ConfigD
     config = _config_file(path)
     for override in overrides:
         _override(config, override)
-    runs = {run.arm: run for run in reversed(resolve_runs(config))}
-    names = list(reversed(runs))
+    runs: dict[str, Run] = {}
+    for run_of_a_seed in resolve_runs(config):
+        runs.setdefault(run_of_a_seed.arm, run_of_a_seed)
     if arm is not None and arm not in runs:
-        raise ValueError(f"--arm {arm!r} is not in {path}; there are {', '.join(names)}.")
+        raise ValueError(f"--arm {arm!r} is not in {path}; there are {', '.join(runs)}.")
     data = config.get("data", ConfigDict({"name": "emoji"}))
     vocabulary = data.get("vocabulary") or load_tokenizer(data)
-    return runs[arm or names[0]].config, vocabulary
+    return runs[arm or next(iter(runs))].config, vocabulary
 
 
 def _config_file(path: str) -> ConfigDict:
@@ -244,13 +240,6 @@ def _override(config: ConfigDict, override: str) -> None:
         config.update_from_flattened_dict({field: value})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"--set {override}: {error}") from error
-
-
-def _without_remat(config: ConfigDict) -> ConfigDict:
-    plain = ConfigDict(config.to_dict())
-    if "remat" in plain.encoder:
-        plain.encoder.remat = False
-    return plain
 
 
 def _collective_rows(collectives: Sequence[Collective], mesh: Any) -> list[dict[str, Any]]:
