@@ -116,7 +116,6 @@ def train(
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
-        stack.enter_context(jax.set_mesh(mesh))
         example = example_views(config.views, config.encoder)
         program = make_program(config, tokenizer, example, mesh)
         to_devices = functools.partial(
@@ -201,7 +200,9 @@ def train(
         for step in range(start + 1, last_step + 1):
             profiler.before(step)
             batch = jax.tree.map(to_devices, next(data))
-            with jax.transfer_guard("disallow"):  # all that moves is moved above, and in record
+            # All that moves is moved above, and in record. The mesh is set for the step alone:
+            # what hooks compute has meshes of its own.
+            with jax.set_mesh(mesh), jax.transfer_guard("disallow"):
                 state, metrics = program.step(state, batch)
             # The metrics of a step are fetched while the next one runs, so the device never waits.
             if pending:

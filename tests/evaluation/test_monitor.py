@@ -68,7 +68,7 @@ def test_an_encoder_that_fails_does_not_raise(encoder, folder):
 
 
 def test_targets_of_other_items_or_none_are_refused(folder, tmp_path):
-    with pytest.raises(ValueError, match="monitor.targets is empty"):
+    with pytest.raises(ValueError, match=r"monitor.targets is empty"):
         load_monitor(ITEMS, [], PROTOCOL)
     with pytest.raises(ValueError, match="not a feature folder"):
         load_monitor(ITEMS, [str(tmp_path)], PROTOCOL)
