@@ -75,7 +75,8 @@ class RunEncoder:
     def weights_hash(self) -> str:
         """Of the encoder, its shape and its parameters; the projector does not count."""
         # With the objective, because next-token prediction's encoder is causal.
-        shape = json.dumps([self.config.objective.name, self.config.encoder.to_dict()])
+        fields = {name: v for name, v in self.config.encoder.items() if name != "remat"}
+        shape = json.dumps([self.config.objective.name, fields])
         return hash_items([shape, hash_tree(self.params["encoder"])])
 
     @property

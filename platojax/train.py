@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from platojax import sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints, DamagedCheckpoint
+from platojax.data.packing import make_packing
 from platojax.data.pipeline import Batches, make_pipeline
 from platojax.data.scenes import Scene, SceneStream, hash_scenes
 from platojax.data.tokenizer import Tokenizer
@@ -98,6 +99,7 @@ def train(
         # ---- Data -------------------------------------------------------------------------------
         last_step = total_steps(config)
         views = make_views(config.views, config.encoder, tokenizer)
+        packing = make_packing(config)
         make_batches = functools.partial(
             make_pipeline,
             scenes,
@@ -107,6 +109,7 @@ def train(
             num_workers=config.num_workers,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
+            finish=functools.partial(packing.pack, pad_id=tokenizer.pad_id) if packing else None,
         )
 
         # ---- Model, optimiser, state ------------------------------------------------------------

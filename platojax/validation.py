@@ -7,6 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from platojax import sharding
+from platojax.data.packing import make_packing
 from platojax.data.pipeline import stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
@@ -37,7 +38,9 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         check_checkpoint_policy(config.checkpoint)
         check_trackers(config.trackers)
         check_profile(config.profile.steps)
-        check_positive(config.encoder, "encoder.", tuple(config.encoder))
+        check_positive(
+            config.encoder, "encoder.", [name for name in config.encoder if name != "remat"]
+        )
         if config.encoder.get("max_length", 3) < 3:
             raise ValueError(
                 f"encoder.max_length must be at least 3, for both ends and a token; got "
@@ -49,12 +52,15 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
                 f"{config.batch_size}; raise it, or lower batch_size."
             )
         mesh = sharding.make_mesh(**config.mesh)
-        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps
+        packing = make_packing(config)
+        group_size = packing.group_size if packing else 1
+        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps * group_size
         if config.batch_size % parts:
             raise ValueError(
                 f"batch_size {config.batch_size} must be a multiple of {parts}: mesh.data "
                 f"{mesh.shape['data']} x mesh.fsdp {mesh.shape['fsdp']} parts of the batch x "
-                f"accumulation_steps {config.accumulation_steps}."
+                f"accumulation_steps {config.accumulation_steps}"
+                + (f" x packing.group_size {group_size}." if packing else ".")
             )
         rate = config.optimizer.learning_rate
         if not 0 < rate < float("inf"):

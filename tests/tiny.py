@@ -13,10 +13,20 @@ def tokenizer() -> Tokenizer:
 
 
 def arm_config(arm: str = "text_good", **changes) -> ConfigDict:
-    """The resolved config of one run, with `changes` at its top level."""
+    """The resolved config of one run, with `changes` at its top level.
+
+    Of the experiment's arms, and of `image_multi_crop`, which it leaves out.
+    """
     from platojax.runs import resolve_runs
 
-    run = next(run for run in resolve_runs(experiment_config()) if run.arm == arm)
+    config = experiment_config()
+    config.arms.image_multi_crop = ConfigDict(
+        {
+            **config.arms.image_good,
+            "views": dict(name="multi_crop", local_size=8, num_local=3),
+        }
+    )
+    run = next(run for run in resolve_runs(config) if run.arm == arm)
     return ConfigDict({**run.config, **changes})
 
 
@@ -53,13 +63,6 @@ def experiment_config() -> ConfigDict:
                     seeds=1,
                     objective=dict(lejepa),
                     views=dict(name="two_artists"),
-                ),
-                image_multi_crop=dict(
-                    label="crops of two sizes",
-                    modality="image",
-                    seeds=1,
-                    objective=dict(lejepa),
-                    views=dict(name="multi_crop", local_size=8, num_local=3),
                 ),
                 text_good=dict(
                     label="two languages",
