@@ -92,3 +92,35 @@ def test_a_stream_on_two_processes_is_disjoint_and_goes_on_exactly(tmp_path):
     assert len(losses(folder)) < 6
     run(folder, 2, files)
     assert (whole / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+
+
+def start_main(*options):
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("JAX_N", "XLA_F"))
+    }
+    return subprocess.run(
+        [sys.executable, *options, "--config", "configs/emoji.py:runlocal", "--config.seed=-1"],
+        cwd=ROOT,
+        env={**environment, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_distributed_without_others_says_how_to_start_them():
+    result = start_main("-m", "platojax.main", "--distributed")
+    assert result.returncode == 2
+    assert "Error: --distributed found no other processes" in result.stderr
+    assert "JAX_COORDINATOR_ADDRESS" in result.stderr
+
+
+def test_what_goes_wrong_in_one_of_several_processes_ends_all_and_is_shown(tmp_path):
+    blocked = tmp_path / "a file"
+    blocked.touch()
+    program = ["-m", "platojax.main", "--distributed", "--workdir", f"{blocked}/runs"]
+    result = start_main(
+        "launch/local.py", "2", "--cpu-devices", "1", "--", sys.executable, *program
+    )
+    assert result.returncode == 2
+    assert re.search(r"^\[[01]\] Error: .*a file", result.stderr, re.MULTILINE)
