@@ -260,6 +260,30 @@ def zero_shot(
         use_map.classify(images, image_data, classes, class_data, rotation, json_out)
 
 
+@app.command(name="compile")
+def compile_(
+    config: Annotated[
+        str, typer.Option(metavar="FILE[:ARGUMENT]", help="The experiment, a file in configs/.")
+    ],
+    topology: Annotated[
+        str, typer.Option(help="Chip and shape: v5e:16x16, v6e:8x8, v4:4x4x8, v5p:4x4x4.")
+    ],
+    arm: Annotated[str | None, typer.Option(help="Of the config; the first by default.")] = None,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="FIELD=VALUE", help="Such as text.batch_size=4096."),
+    ] = [],  # noqa: B006  (typer reads the default, nobody changes it)
+    json_out: _JsonOut = None,
+) -> None:
+    """What a train step costs on a TPU pod, compiled for it on any x86 Linux machine."""
+    with one_line_errors():
+        from platojax.commands import compile as command
+
+        fits = command.run(config, topology, arm=arm, overrides=overrides, json_out=json_out)
+    if not fits:
+        raise typer.Exit(1)
+
+
 @app.command()
 def theory(
     out: Annotated[

@@ -1,17 +1,26 @@
 """Runs an experiment: `python -m platojax.main --config configs/NAME.py[:ARGUMENT]`."""
 
+import contextlib
+import os
 import pathlib
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
+import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from platojax import experiment
+from platojax.distributed import join_processes
 from platojax.train import Preempted
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment, a file in configs/.")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where results go; runs/NAME of the config by default. Run again to go on."
+)
+_DISTRIBUTED = flags.DEFINE_boolean(
+    "distributed", False, "This is one of several processes; see launch/README.md."
 )
 _TERMINATED = 143  # what a shell reports of a process that SIGTERM ended
 
@@ -23,14 +32,36 @@ def main(_: list[str]) -> None:
     path = config_flags.get_config_filename(flags.FLAGS["config"])
     default = pathlib.Path("runs") / pathlib.Path(path).name.replace(".py", "").replace(":", "-")
     try:
-        experiment.run(_CONFIG.value, pathlib.Path(_WORKDIR.value or default))
+        if _DISTRIBUTED.value:
+            join_processes()
+        with _only_first_process_prints():
+            experiment.run(_CONFIG.value, pathlib.Path(_WORKDIR.value or default))
     except Preempted as stop:
         print(f"Stopped: {stop}; the same command goes on from there.", file=sys.stderr)
         sys.exit(_TERMINATED)
     except (ValueError, OSError, FloatingPointError) as error:
         logging.debug("Where the error arose:", exc_info=True)
         print(f"Error: {error} (--verbosity=1 shows where.)", file=sys.stderr)
-        sys.exit(2)
+        _exit(2)
+
+
+@contextlib.contextmanager
+def _only_first_process_prints() -> Iterator[None]:
+    """Silences the standard output of the others; what goes wrong in them stays visible."""
+    if not _DISTRIBUTED.value or jax.process_index() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def _exit(code: int) -> NoReturn:
+    if _DISTRIBUTED.value:
+        # Python's own exit would wait minutes for the other processes, which wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
 from platojax.evaluation.calibration import check_num_permutations
 from platojax.program import make_program
+from platojax.tracking import check_trackers
 
-_POSITIVE = (
-    *("batch_size", "num_samples", "accumulation_steps", "log_every"),
-    *("checkpoint_every", "checkpoint_keep", "nonfinite_limit"),
-)
+_POSITIVE = (*("batch_size", "num_samples", "accumulation_steps", "log_every", "nonfinite_limit"),)
 
 
 def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer: Tokenizer) -> None:
@@ -36,6 +34,10 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
     """
     try:
         check_positive(config, "", _POSITIVE)
+        check_positive(config.checkpoint, "checkpoint.", ("every", "keep"))
+        check_checkpoint_policy(config.checkpoint)
+        check_trackers(config.trackers)
+        check_profile(config.profile.steps)
         check_positive(
             config.encoder, "encoder.", [name for name in config.encoder if name != "remat"]
         )
@@ -71,6 +73,26 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         jax.eval_shape(program.step, program.state, program.batch(config.batch_size))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def check_checkpoint_policy(checkpoint: ConfigDict) -> None:
+    """Raises ValueError where `keep_every` or `keep_best` cannot be."""
+    for field in ("keep_every", "keep_best"):
+        if checkpoint[field] < 0:
+            raise ValueError(f"checkpoint.{field} must be 0 or more; got {checkpoint[field]}.")
+    if checkpoint.keep_every % checkpoint.every:
+        raise ValueError(
+            f"checkpoint.keep_every {checkpoint.keep_every} must be a multiple of checkpoint.every "
+            f"{checkpoint.every}: no other step is saved."
+        )
+
+
+def check_profile(steps: Sequence[int]) -> None:
+    """Raises ValueError where these are not the first and the last step of a trace."""
+    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
+        raise ValueError(
+            f"profile.steps must be empty, or the first and the last step to trace; got {steps}."
+        )
 
 
 def check_evaluation(evaluation: ConfigDict, scenes: Sequence[Scene], num_heldout: int) -> None:

@@ -1,7 +1,7 @@
-"""Scenes: states of the world, each seen as several texts and several pictures.
+"""Scenes: states of the world, each seen as several texts, several pictures, or both.
 
-A source of scenes is a function that returns a sequence of `Scene`. `load_emoji` is the embedded
-one: emojis as several artists draw them and as several languages name them.
+Scenes come as a sequence, or where there are too many for that as a `SceneStream`. `load_emoji` is
+the embedded sequence: emojis as several artists draw them and as several languages name them.
 """
 
 import functools
@@ -9,11 +9,14 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+import grain
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
+
+from platojax.hashing import hash_items
 
 EMOJI_FOLDER = Path(__file__).parent / "emoji"
 EMOJI_TOKENIZER = EMOJI_FOLDER / "tokenizer.model"
@@ -26,16 +29,16 @@ class Text:
     """One text about a scene.
 
     Attributes:
-      source: where the words come from, such as "cldr_en", "emojilib" or "cldr_de".
-      language: the ISO 639-1 code, such as "en".
-      name: a short name in that language.
+      source: where the words come from, such as "cldr_en", "emojilib" or "org_caption".
+      language: the ISO 639-1 code, such as "en"; empty where unknown.
+      name: a short name in that language, or a caption.
       keywords: words and phrases about the scene in that language; may be empty.
     """
 
     source: str
     language: str
     name: str
-    keywords: tuple[str, ...]
+    keywords: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +60,70 @@ class Scene:
 
     Attributes:
       scene_id: unique over all splits; for an emoji its code points, such as "1f422".
-      emoji: the character.
-      name: the English name.
-      group: the Unicode group, such as "Animals & Nature".
-      subgroup: the Unicode subgroup, such as "animal-reptile".
-      texts: at least 2 English ones from different sources, and one for each other language.
-      pictures: at least 4, by different artists.
+      texts: by their sources.
+      pictures: by their artists.
+      emoji: the character; empty for all other scenes, as the three below.
+      name: of the emoji in English.
+      group: of Unicode's, such as "Animals & Nature".
+      subgroup: such as "animal-reptile".
     """
 
     scene_id: str
-    emoji: str
-    name: str
-    group: str
-    subgroup: str
-    texts: tuple[Text, ...]
-    pictures: tuple[Picture, ...]
+    texts: tuple[Text, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    emoji: str = ""
+    name: str = ""
+    group: str = ""
+    subgroup: str = ""
+
+
+# Epoch, file and row of a scene: what its views' randomness is keyed by.
+SceneKey = tuple[int, int, int]
+
+
+@runtime_checkable
+class SceneStream(Protocol):
+    """Scenes that can only be read in an order: of files too large for random access."""
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 (hexadecimal) of what the stream reads; a checkpoint records it."""
+        ...
+
+    def first(self) -> Scene:
+        """Any one scene: what its views look like is what all look like."""
+        ...
+
+    def blocks(
+        self, size: int, *, seed: int, process_index: int, process_count: int
+    ) -> grain.IterDataset:
+        """Endless lists of `size` pairs of `SceneKey` and `Scene`, shuffled anew every epoch.
+
+        The dataset has `set_slice`, by which each of several workers makes every n-th block of the
+        same stream, and its iterator's state says exactly where it is.
+
+        Args:
+          size: scenes in a block.
+          seed: of the order.
+          process_index: which of `process_count` processes reads; no two read the same scene.
+          process_count: see above.
+
+        Raises:
+          ValueError: if there is nothing to read for some process.
+        """
+        ...
+
+
+def first_scene(scenes: Sequence[Scene] | SceneStream) -> Scene:
+    """One scene; what its views look like is what all look like."""
+    return scenes.first() if isinstance(scenes, SceneStream) else scenes[0]
+
+
+def hash_scenes(scenes: Sequence[Scene] | SceneStream) -> str:
+    """SHA-256 (hexadecimal) by which a checkpoint knows the training scenes again."""
+    if isinstance(scenes, SceneStream):
+        return scenes.content_hash
+    return hash_items([scene.scene_id for scene in scenes])
 
 
 def load_emoji(split: Split, *, folder: Path | str = EMOJI_FOLDER) -> Sequence[Scene]:

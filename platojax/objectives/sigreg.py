@@ -87,6 +87,8 @@ def _knots(t_max: float, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _characteristic_function(theta: jax.Array, num_knots: int) -> tuple[jax.Array, jax.Array]:
     """Mean cosine and sine of j theta over the rows, j = 1 .. num_knots - 1: `[J, S]` each."""
+    rows, slices = theta.shape
+    theta = theta.reshape(_row_groups(rows), -1, slices)
     cos1, sin1 = jnp.cos(theta), jnp.sin(theta)
     terms, cos, sin = [], cos1, sin1
     for _ in range(num_knots - 1):
@@ -98,9 +100,20 @@ def _characteristic_function(theta: jax.Array, num_knots: int) -> tuple[jax.Arra
         tuple(terms),
         (np.float32(0),) * len(terms),
         lambda x, y: tuple(a + b for a, b in zip(x, y, strict=True)),
-        (0,),
+        (1,),
     )
-    return jnp.stack(sums[0::2]) / theta.shape[0], jnp.stack(sums[1::2]) / theta.shape[0]
+    return jnp.stack(sums[0::2]).sum(1) / rows, jnp.stack(sums[1::2]).sum(1) / rows
+
+
+def _row_groups(rows: int) -> int:
+    """In how many groups of neighbours the rows are added up before the groups are.
+
+    One a device, so that each device adds its own rows, and `[knots, slices]` sums are all that
+    devices exchange. Over a sharded axis XLA would gather a reduction with many operands from all
+    devices: their number times as much.
+    """
+    devices = jax.sharding.get_abstract_mesh().size
+    return devices if devices and rows % devices == 0 else 1
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

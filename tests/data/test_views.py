@@ -80,6 +80,25 @@ def test_distinct_sources_share_no_word_and_others_may(tokenizer):
     assert "Christmas" in two
 
 
+def test_two_captions_of_one_image_are_whole_and_cut_to_length(tokenizer):
+    views = make(tokenizer, "two_sources", sources=("org_caption", "re_caption"), distinct=False)
+    long = "a small red bus waits at the corner of a street in the rain " * 3
+    scene = Scene(
+        "web.parquet:3",
+        texts=(Text("org_caption", "", "Bus, 1987"), Text("re_caption", "en", long)),
+    )
+    orders = set()
+    for seed in range(20):
+        pair = views(scene, np.random.default_rng(seed))
+        assert pair.shape == (2, 16)
+        one, two = sorted((words(tokenizer, row) for row in pair), key=len)
+        assert one == "Bus, 1987"
+        assert long.startswith(two)
+        assert np.all(pair[[words(tokenizer, row) == two for row in pair]] != tokenizer.pad_id)
+        orders.add(words(tokenizer, pair[0]))
+    assert len(orders) == 2
+
+
 def test_every_training_scene_has_distinct_descriptions_in_the_languages_of_the_experiment():
     languages = ("cldr_en", "cldr_de", "cldr_fr", "cldr_es", "cldr_it", "cldr_pt")
     for scene in load_emoji("train"):

@@ -1,0 +1,1 @@
+"""What a compiled train step will cost on a pod, found without one."""
