@@ -24,6 +24,7 @@ def get_config(form: str = "") -> ConfigDict:
     short = form == "runlocal"
     config = ConfigDict()
     config.seed = 0
+    config.data = dict(name="emoji")
 
     # ---- What all arms of a modality share --------------------------------------------------
     optimizer = dict(warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95)
@@ -34,10 +35,12 @@ def get_config(form: str = "") -> ConfigDict:
         mesh=dict(data=-1, fsdp=1, model=1),
         num_workers=0,
         log_every=10,
-        checkpoint_every=200,
-        checkpoint_keep=1,
+        # Steps. The last `keep`, the multiples of `keep_every`, the `keep_best` by monitor's score.
+        checkpoint=dict(every=200, keep=2, keep_every=0, keep_best=0),
+        trackers=(),  # beside metrics.jsonl: "tensorboard", "wandb"
+        profile=dict(steps=()),  # the first and the last step to trace
         nonfinite_limit=20,  # updates in a row
-        collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5),
+        collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5, stop=False),
     )
     config.text = ConfigDict(
         dict(
@@ -112,6 +115,18 @@ def get_config(form: str = "") -> ConfigDict:
         ),
     )
     config.arms = ConfigDict(arms)
+
+    # ---- While it trains --------------------------------------------------------------------
+    config.monitor = dict(
+        every=0,  # samples between evaluations; 0 for none
+        data="emoji:heldout",  # as of `platojax extract`
+        targets=(),  # feature folders of the same data
+        metric="mutual_knn",
+        k=10,
+        clip="none",
+        num_permutations=200,
+        seed=0,
+    )
 
     # ---- The comparison ---------------------------------------------------------------------
     config.evaluation = dict(

@@ -65,13 +65,21 @@ def get_config(form: str = "") -> ConfigDict:
                 clip_norm=1.0,  # without it, training could collapse
                 b2=0.95,  # large batches: the second moment need not remember long
             ),
-            mesh=dict(data=-1, fsdp=1),  # 109M parameters and their moments fit on every chip
+            accumulation_steps=1,
+            # 109M parameters and their moments fit on every chip.
+            mesh=dict(data=-1, fsdp=1, model=1),
             num_workers=0 if short else 16,  # see docs/benchmarks.md
             log_every=10 if short else 50,
-            checkpoint_every=20 if short else 500,
-            checkpoint_keep=1 if short else 3,
+            checkpoint=dict(
+                every=20 if short else 500,
+                keep=2 if short else 3,
+                keep_every=0 if short else 10_000,
+                keep_best=0 if short else 2,
+            ),
+            trackers=(),  # beside metrics.jsonl: "tensorboard", "wandb"
+            profile=dict(steps=()),  # the first and the last step to trace
             nonfinite_limit=20,  # updates in a row
-            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5),
+            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5, stop=not short),
         )
     )
 
@@ -91,5 +99,15 @@ def get_config(form: str = "") -> ConfigDict:
                 views=dict(name="two_sources", sources=SOURCES, distinct=False),
             ),
         )
+    )
+    config.monitor = dict(
+        every=0,  # samples between evaluations against `targets`, 0 for none; ten million, say
+        data="",  # as of `platojax extract`, with texts
+        targets=(),  # feature folders of the same data, by frozen vision models
+        metric="mutual_knn",
+        k=10,
+        clip="none",
+        num_permutations=200,
+        seed=0,
     )
     return config

@@ -19,7 +19,9 @@ from platojax.objectives.sigreg import random_directions
 
 Params = dict[str, Any]
 Metrics = dict[str, jax.Array]
-Views = Any  # leaves [V, N, ...]; a tuple where views differ in size, the global ones first
+# Leaves [V, N, ...]; a tuple where views differ in size, the global ones first; where texts are
+# packed, the dict of `Packing.pack`, [V, N / G, ...].
+Views = Any
 Outputs = tuple[dict[str, jax.Array], ...]
 
 
@@ -43,7 +45,8 @@ class Arm:
       init: `(key, views) -> params`, a dict with `encoder` and, where the objective has parameters
         of its own, `projector`. Only shapes and dtypes of the views matter.
       per_scene: `(params, views) -> outputs`: all that is computed for each scene on its own. A
-        tuple, with a dict of float32 arrays `[V, N, ...]` for each size of views.
+        tuple, with a dict of float32 arrays `[V, N, ...]` for each size of views (counts of packed
+        texts by group, `[V, N / G, ...]`).
       objective: `(params, outputs, key) -> (loss, metrics)`: all that couples the scenes of a
         batch. `key` is the step's.
       encode: `(params, observations) -> {"embedding": [N, D], "layers": [N, L, D]}`, float32.
@@ -88,8 +91,8 @@ def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
             f"objective.name must be 'lejepa' or 'next_token'; got {objective.name!r}."
         )
 
-    def encode(params: Params, observations: jax.Array) -> dict[str, jax.Array]:
-        return cast(Metrics, encoder.apply({"params": params["encoder"]}, observations))
+    def encode(params: Params, observations: jax.Array, *packed: Any) -> dict[str, jax.Array]:
+        return cast(Metrics, encoder.apply({"params": params["encoder"]}, observations, *packed))
 
     def init(key: jax.Array, views: Views) -> Params:
         encoder_key, projector_key = jax.random.split(key)
@@ -101,18 +104,26 @@ def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
         return params
 
     def per_scene(params: Params, views: Views) -> Outputs:
-        def outputs(part: jax.Array) -> dict[str, jax.Array]:
+        def outputs(part: Any) -> dict[str, jax.Array]:
             # vmap over views rather than a reshape of [V, N] to [V * N]: N is sharded over devices,
             # and merging an axis into it would move every activation.
-            encoded = jax.vmap(encode, in_axes=(None, 0))(params, part)
-            result = {"embedding": encoded["embedding"]}
-            if config.modality == "text":
-                mask = part != vocabulary.pad_id
-                result["tokens"] = mask.sum(-1).astype(jnp.float32)
-                if projector is None:
-                    result["surprisal"], result["predicted"] = surprisal(
-                        encoded["logits"], part, mask
-                    )
+            if config.modality == "image":
+                return {"embedding": jax.vmap(encode, in_axes=(None, 0))(params, part)["embedding"]}
+            result = {}
+            if isinstance(part, dict):
+                result["tokens_cut"] = part["cut"].astype(jnp.float32)
+                tokens, segments = part["tokens"], part["segments"]
+                group_size = part["cut"].shape[-1]
+                encoded = jax.vmap(lambda t, s: encode(params, t, s, group_size))(tokens, segments)
+            else:
+                tokens, segments = part, jnp.where(part == vocabulary.pad_id, -1, 0)
+                encoded = jax.vmap(encode, in_axes=(None, 0))(params, tokens)
+            result["embedding"] = encoded["embedding"]
+            result["tokens"] = jnp.sum(segments >= 0, axis=-1, dtype=jnp.float32)
+            if projector is None:
+                result["surprisal"], result["predicted"] = surprisal(
+                    encoded["logits"], tokens, segments
+                )
             return result
 
         return tuple(outputs(part) for part in _parts(views))
@@ -130,7 +141,11 @@ def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
             value, metrics = lejepa_loss(z, directions, lam=objective.lam, num_global=num_global)
         metrics |= embedding_health(jax.lax.stop_gradient(embedding[0]))
         if config.modality == "text":
-            metrics["tokens"] = outputs[0]["tokens"].sum()
+            metrics |= {
+                name: outputs[0][name].sum()
+                for name in ("tokens", "tokens_cut")
+                if name in outputs[0]
+            }
         return value, metrics
 
     return Arm(init, per_scene, objective_of_batch, encode, tuple(encoder.layer_names()))
@@ -147,6 +162,7 @@ def _make_encoder(config: ConfigDict, vocabulary: Vocabulary) -> nn.Module:
         "depth": shape.depth,
         "num_heads": shape.num_heads,
         "mlp_dim": shape.mlp_dim,
+        "remat": shape.get("remat", False),
         "dtype": jnp.dtype(config.dtype),
     }
     if config.modality == "text":

@@ -1,14 +1,23 @@
 """Checkpoints: the train state, the position in the data and a little metadata, as one step."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grain
 import jax
 import orbax.checkpoint as ocp
 from absl import logging
+from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy, save_decision_policy
+
+_SCORE = "score"
+
+
+class DamagedCheckpoint(ValueError):  # noqa: N818  (what it is, not what went wrong)
+    """A checkpoint that is there and cannot be read."""
 
 
 class Checkpoints:
@@ -18,19 +27,41 @@ class Checkpoints:
     disk, so a kill in the middle of a save leaves the step before.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, every: int, keep: int) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: int,
+        keep: int,
+        keep_every: int = 0,
+        keep_best: int = 0,
+    ) -> None:
         """Opens or creates the folder.
 
         Args:
-          folder: absolute path.
+          folder: absolute path, the same for all processes.
           every: save when the step is a multiple of this (and whenever forced).
           keep: how many of the latest steps to keep.
+          keep_every: keep also the steps that are multiples of this; 0 keeps none of them.
+          keep_best: keep also so many steps of the highest score, of those that have one.
         """
+        self._folder = pathlib.Path(folder)
+        policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(keep)]
+        if keep_every:
+            policies.append(preservation_policy.EveryNSteps(keep_every))
+        if keep_best:
+            policies.append(
+                preservation_policy.BestN(
+                    get_metric_fn=lambda metrics: metrics[_SCORE],
+                    n=keep_best,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
         self._manager = ocp.CheckpointManager(
             folder,
             options=ocp.CheckpointManagerOptions(
                 save_decision_policy=save_decision_policy.FixedIntervalPolicy(every),
-                preservation_policy=preservation_policy.LatestN(keep),
+                preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
             ),
         )
 
@@ -38,6 +69,7 @@ class Checkpoints:
     def to_read(cls, folder: str | os.PathLike[str]) -> "Checkpoints":
         """Opens checkpoints that another process may be writing, and changes nothing."""
         checkpoints = cls.__new__(cls)
+        checkpoints._folder = pathlib.Path(folder)
         options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)  # orbax warns that it will not write, as was asked
@@ -47,9 +79,9 @@ class Checkpoints:
             logging.set_verbosity(verbosity)
         return checkpoints
 
-    def latest_step(self) -> int | None:
-        """The last complete step, or None."""
-        return self._manager.latest_step()
+    def steps(self) -> list[int]:
+        """The complete steps, the latest first."""
+        return sorted(self._manager.all_steps(), reverse=True)
 
     def due(self, step: int) -> bool:
         """Whether `save` would save this step."""
@@ -59,34 +91,46 @@ class Checkpoints:
         self,
         step: int,
         state: Any,
-        data: grain.DatasetIterator,
+        data: grain.DatasetIterator | None,
         meta: Mapping[str, Any],
         *,
         force: bool = False,
+        score: float | None = None,
     ) -> None:
         """Saves if the step is due or forced.
 
         Args:
           step: number of steps done.
           state: a tree of arrays.
-          data: the iterator, after the batch of the last step.
+          data: the iterator, after the batch of the last step; None where it has no state.
           meta: strict JSON.
           force: save although it is not due.
+          score: by which the best steps are kept.
+
+        Raises:
+          OSError: this step or the one before cannot be written.
         """
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                data=grain.checkpoint.CheckpointSave(data),
-                meta=ocp.args.JsonSave(dict(meta)),
-            ),
-            force=force,
-        )
+        items: dict[str, Any] = {
+            "state": ocp.args.StandardSave(state),
+            "meta": ocp.args.JsonSave(dict(meta)),
+        }
+        if data is not None:
+            items["data"] = grain.checkpoint.CheckpointSave(data)
+        with self._as_os_error(step):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(**items),
+                metrics=None if score is None else {_SCORE: score},
+                force=force,
+            )
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The metadata of a step."""
-        restored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        return restored["meta"]
+        """The metadata of a step.
+
+        Raises:
+          DamagedCheckpoint: it cannot be read.
+        """
+        return self._restore(step, {"meta": ocp.args.JsonRestore()})["meta"]
 
     def restore(
         self, step: int, abstract_state: Any, data: grain.DatasetIterator | None = None
@@ -102,15 +146,55 @@ class Checkpoints:
 
         Returns:
           The state.
+
+        Raises:
+          DamagedCheckpoint: it cannot be read, or is of another model.
         """
-        items = {"state": ocp.args.StandardRestore(abstract_state)}
+        items: dict[str, Any] = {"state": ocp.args.StandardRestore(abstract_state)}
         if data is not None:
             items["data"] = grain.checkpoint.CheckpointRestore(data)
-        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         # Orbax may return arrays that alias its own read buffers; a copy can be donated safely.
-        return jax.tree.map(lambda x: x.copy(), restored["state"])
+        return jax.tree.map(lambda x: x.copy(), self._restore(step, items)["state"])
+
+    def set_aside(self, steps: list[int]) -> None:
+        """Renames steps that cannot be read, so that they can be saved anew and nothing is lost."""
+        if jax.process_index() == 0:
+            for step in steps:
+                (self._folder / str(step)).rename(self._folder / f"damaged-{step}")
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+        self._manager.reload()
 
     def close(self) -> None:
-        """Waits for the save that is under way, raises if it failed, and closes."""
-        self._manager.wait_until_finished()
+        """Waits for the save that is under way, and closes.
+
+        Raises:
+          OSError: that save failed.
+        """
+        with self._as_os_error(None):
+            self._manager.wait_until_finished()
         self._manager.close()
+
+    def _restore(self, step: int, items: Mapping[str, Any]) -> Any:
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**items))
+        except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
+            raise DamagedCheckpoint(
+                f"checkpoint {self._folder}/{step} cannot be read ({_first_line(error)})"
+            ) from error
+
+    @contextlib.contextmanager
+    def _as_os_error(self, step: int | None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of the thread that writes: of any kind
+            which = f"checkpoint {step} or the one before it" if step else "the last checkpoint"
+            raise OSError(
+                f"{which} cannot be written to {self._folder} ({_first_line(error)}). Is the disk "
+                "full? The checkpoints before it are whole: make room, and the same command goes "
+                "on from there."
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -2,32 +2,35 @@
 
 import dataclasses
 import fcntl
+import functools
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from platojax import terminal, validation
+from platojax import sharding, terminal, validation
 from platojax.arm import Params
-from platojax.data.items import Items, emoji_items
-from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
-from platojax.data.tokenizer import Tokenizer
+from platojax.data.items import Items, emoji_items, load_items
+from platojax.data.scenes import Scene
+from platojax.data.sources import Source, load_source
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
+from platojax.evaluation.monitor import Monitor, load_monitor
 from platojax.files import to_json, write_whole
 from platojax.program import total_steps
 from platojax.report.page import write_page
-from platojax.run_encoder import make_run_encoder
+from platojax.run_encoder import RunEncoder, make_run_encoder
 from platojax.runs import Run, resolve_runs
-from platojax.train import train
+from platojax.train import Hooks, train
 
-_PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of config.evaluation
+_PROTOCOL = ("metric", "k", "clip", "num_permutations", "seed")  # of evaluation and of monitor
 _FINISHED = "finished"  # this empty file in a run's folder says that nothing is left to do there
 
 
@@ -38,89 +41,158 @@ class WorkdirError(ValueError):
 def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Runs an experiment to its end, going on where an earlier call with this workdir stopped.
 
+    Several processes call this together. All of them train; what is written into the workdir, but
+    for checkpoints, is written by the first.
+
     Args:
       config: see configs/emoji.py.
-      workdir: gets `config.json`, a folder per run, `scores.json` and `report.html`.
+      workdir: gets `config.json`, a folder per run and, where `config.evaluation` says what to
+        compare, `scores.json` and `report.html`. All processes must see it under this path.
 
     Raises:
       WorkdirError: if the workdir holds another config, or another process is using it.
-      platojax.train.Preempted: after SIGTERM or SIGINT; the state is saved.
+      platojax.train.Preempted: after SIGTERM, SIGINT or a notice of preemption; the state is saved.
+      platojax.train.Collapsed: an embedding collapsed, and `collapse.stop` is set.
       ValueError: if a field of the config is impossible; the message names it.
     """
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"{jax.process_count()} processes were started, but an experiment runs in one: start a "
-            "single process with all devices."
-        )
     console = Console()
     runs = resolve_runs(config)
-    tokenizer = Tokenizer(EMOJI_TOKENIZER)
-    train_scenes, heldout_scenes = load_emoji("train"), load_emoji("heldout")
-    scenes = [*heldout_scenes, *train_scenes]
+    source = load_source(config.data)
+    scenes = [*source.heldout, *source.sample]
     # All of it before the workdir is claimed: a slip must not cost the training of earlier arms.
-    validation.check_evaluation(config.evaluation, scenes, len(heldout_scenes))
+    evaluation = config.get("evaluation")
+    if evaluation is not None:
+        validation.check_evaluation(evaluation, scenes, len(source.heldout))
     for one in {one.arm: one for one in runs}.values():
-        validation.check_run(one.arm, one.config, train_scenes, tokenizer)
+        validation.check_run(one.arm, one.config, source.sample, source.tokenizer)
+    monitor = _load_monitor(config.monitor, runs) if config.monitor.every else None
     workdir = workdir.resolve()
     workdir.mkdir(parents=True, exist_ok=True)
-    with _only_process_in(workdir):
+    with _only_run_in(workdir):
         _claim(config, workdir)
+        study = _Study(config, source, scenes, monitor, workdir)
         for one in runs:
             if not (workdir / one.name / _FINISHED).exists():
                 with terminal.progress_line(console, one.name) as show:
-                    _train(one, config.evaluation, train_scenes, scenes, tokenizer, workdir, show)
-        scores = compare(
-            [_run_features(one, workdir) for one in runs],
-            {name: config.evaluation[name] for name in _PROTOCOL},
-            {"heldout": slice(len(heldout_scenes)), "all": slice(None)},
+                    study.train(one, show)
+        if evaluation is not None and jax.process_index() == 0:
+            _compare(runs, evaluation, scenes, len(source.heldout), workdir, console)
+        _wait_for_all("experiment")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Study:
+    """What the runs of an experiment share."""
+
+    config: ConfigDict
+    source: Source
+    scenes: Sequence[Scene]
+    monitor: Monitor | None
+    workdir: pathlib.Path
+
+    def train(self, run: Run, show: terminal.ProgressLine) -> None:
+        """Trains a run; keeps the features of all scenes at its snapshots, where there are any."""
+        config = run.config
+        folder = self.workdir / run.name
+        last = total_steps(config)
+        encoder = make_run_encoder(run.name, config, self.source.tokenizer, params={})
+        mesh = sharding.make_mesh(**config.mesh)
+
+        def on_first_process(
+            step: int,
+            params: Params,
+            layers: tuple[str, ...],
+            use: Callable[[RunEncoder], Mapping[str, float]],
+        ) -> Mapping[str, float]:
+            """What `use` makes of the encoder at this step; the other processes wait for it."""
+            values: Mapping[str, float] = {}
+            whole = sharding.to_host(params, mesh)
+            if jax.process_index() == 0:
+                frozen = encoder.at(step, whole, layers)
+                with jax.set_mesh(frozen.mesh):
+                    values = use(frozen)
+            _wait_for_all(f"{run.name}, step {step}")
+            return values
+
+        evaluation = self.config.get("evaluation")
+        snapshots: set[int] = set()
+        if evaluation is not None:
+            snapshots = {round(share * last) for share in evaluation.snapshots} | {0, last}
+            items = evaluation_items(evaluation, self.scenes)
+
+        def keep_features(step: int, params: Params) -> None:
+            # All layers are kept of the two ends; in between is for the curves.
+            layers = encoder.all_layers if step in (0, last) else ("embedding",)
+            target = folder / "features" / f"step_{step}"
+
+            def write(frozen: RunEncoder) -> Mapping[str, float]:
+                # A process that was killed before its next checkpoint may have been here, with
+                # other libraries or devices and so with other last bits.
+                shutil.rmtree(target, ignore_errors=True)
+                extract(frozen, items, target)
+                return {}
+
+            on_first_process(step, params, layers, write)
+
+        def evaluate(step: int, params: Params) -> Mapping[str, float]:
+            assert self.monitor is not None
+            score = functools.partial(self.monitor, on_failure=show.message)
+            return on_first_process(step, params, ("embedding",), score)
+
+        every = max(1, self.config.monitor.every // config.batch_size)
+        train(
+            config,
+            self.source.train,
+            self.source.tokenizer,
+            folder,
+            Hooks(
+                on_progress=show.update,
+                on_message=show.message,
+                snapshots=snapshots,
+                on_snapshot=keep_features,
+                evaluations=range(every, last + 1, every) if self.monitor else (),
+                evaluate=evaluate,
+            ),
         )
-        _write_json(workdir / "scores.json", scores)
-        if scores["scores"]:  # there are none where one modality is missing
-            for items in scores["items"]:
-                console.print(terminal.scores_table(scores, items))
-        console.print(f"Report: {write_page(workdir, scenes)}")
+        if jax.process_index() == 0:
+            (folder / _FINISHED).touch()
 
 
-def _train(
-    run: Run,
+def _compare(
+    runs: Sequence[Run],
     evaluation: ConfigDict,
-    train_scenes: Sequence[Scene],
     scenes: Sequence[Scene],
-    tokenizer: Tokenizer,
+    num_heldout: int,
     workdir: pathlib.Path,
-    show: terminal.ProgressLine,
+    console: Console,
 ) -> None:
-    """Trains a run, and keeps the features of all scenes at its snapshots."""
-    config = run.config
-    folder = workdir / run.name
-    last = total_steps(config)
-    snapshots = sorted({round(share * last) for share in evaluation.snapshots} | {0, last})
-    items = evaluation_items(evaluation, scenes)
-    encoder = make_run_encoder(run.name, config, tokenizer, params={})
-
-    def keep_features(step: int, params: Params) -> None:
-        name = f"{run.name}, step {step}"
-        # All layers are kept of the two ends; in between is for the curves.
-        layers = encoder.all_layers if step in (0, last) else ("embedding",)
-        target = folder / "features" / f"step_{step}"
-        # A process that was killed before its next checkpoint may have been here, with other
-        # libraries or devices and so with other last bits.
-        shutil.rmtree(target, ignore_errors=True)
-        extract(
-            dataclasses.replace(encoder, name=name, params=params, layers=layers), items, target
-        )
-
-    train(
-        config,
-        train_scenes,
-        tokenizer,
-        folder,
-        snapshots=snapshots,
-        on_snapshot=keep_features,
-        on_progress=show.update,
-        on_alarm=show.message,
+    """Scores the finished runs and writes the report."""
+    scores = compare(
+        [_run_features(one, workdir) for one in runs],
+        {name: evaluation[name] for name in _PROTOCOL},
+        {"heldout": slice(num_heldout), "all": slice(None)},
     )
-    (folder / _FINISHED).touch()
+    _write_json(workdir / "scores.json", scores)
+    if scores["scores"]:  # there are none where one modality is missing
+        for items in scores["items"]:
+            console.print(terminal.scores_table(scores, items))
+    console.print(f"Report: {write_page(workdir, scenes)}")
+
+
+def _load_monitor(config: ConfigDict, runs: Sequence[Run]) -> Monitor:
+    protocol = {name: config[name] for name in _PROTOCOL}
+    try:
+        items = load_items(config.data)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"monitor.data: {error}") from error
+    for one in runs:
+        items.observations(one.config.modality)
+    return load_monitor(items, config.targets, protocol)
+
+
+def _wait_for_all(what: str) -> None:
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
 
 
 def evaluation_items(evaluation: ConfigDict, scenes: Sequence[Scene]) -> Items:
@@ -147,8 +219,11 @@ def _run_features(run: Run, workdir: pathlib.Path) -> RunFeatures:
 
 
 @contextmanager
-def _only_process_in(workdir: pathlib.Path) -> Iterator[None]:
-    """Holds the workdir's lock, which the kernel frees however the process ends."""
+def _only_run_in(workdir: pathlib.Path) -> Iterator[None]:
+    """The first process holds the workdir's lock, which the kernel frees however it ends."""
+    if jax.process_index() != 0:
+        yield
+        return
     with (workdir / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,6 +236,8 @@ def _only_process_in(workdir: pathlib.Path) -> Iterator[None]:
 
 def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Writes `config.json`, or checks that the one there is the same."""
+    if jax.process_index() != 0:
+        return
     path = workdir / "config.json"
     current = json.loads(config.to_json())
     if not path.exists():

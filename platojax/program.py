@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from platojax import sharding
 from platojax.accumulation import loss_and_gradient
 from platojax.arm import Arm, Metrics, Params, Views, Vocabulary, make_arm
+from platojax.data.packing import Packing, make_packing
 from platojax.optimizer import learning_rate_schedule, make_optimizer
 
 
@@ -48,7 +49,8 @@ class Program:
     Attributes:
       arm: pure functions.
       mesh: of the devices.
-      example: abstract views `[V, 1, ...]` of one scene.
+      example: abstract views `[V, 1, ...]` of one scene, not packed.
+      packing: of batches of texts, or None.
       state: the abstract train state, with the sharding of each array.
       init: compiled, `seed -> state`; each device makes its own part. The seed is a uint32 scalar.
       step: compiled, `(state, views) -> (state, metrics)`; the state given is donated.
@@ -57,13 +59,19 @@ class Program:
     arm: Arm
     mesh: Mesh
     example: Views
+    packing: Packing | None
     state: TrainState
     init: Any
     step: Any
 
     def batch(self, num_scenes: int) -> Views:
-        """Abstract views `[V, num_scenes, ...]` with their sharding."""
+        """Abstract views `[V, num_scenes, ...]`, packed where they are, with their sharding."""
         placement = sharding.batch_sharding(self.mesh)
+        if self.packing is not None:
+            return {
+                name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=placement)
+                for name, shape in self.packing.shapes(self.example.shape[0], num_scenes).items()
+            }
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(
                 (x.shape[0], num_scenes, *x.shape[2:]), x.dtype, sharding=placement
@@ -78,7 +86,7 @@ def make_program(config: ConfigDict, vocabulary: Vocabulary, example: Views, mes
     Args:
       config: of the run, see configs/emoji.py.
       vocabulary: of the text arms.
-      example: views `[V, 1, ...]` of one scene, abstract or not.
+      example: views `[V, 1, ...]` of one scene, abstract or not; never packed.
       mesh: from `sharding.make_mesh`; its devices may be those of a machine that is not here.
 
     Raises:
@@ -105,6 +113,7 @@ def make_program(config: ConfigDict, vocabulary: Vocabulary, example: Views, mes
         arm=arm,
         mesh=mesh,
         example=example,
+        packing=make_packing(config),
         state=state,
         init=jax.jit(init, out_shardings=placement),
         step=jax.jit(

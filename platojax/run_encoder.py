@@ -9,17 +9,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from platojax import sharding
 from platojax.arm import Params, make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.observations import TextCodec, resize
-from platojax.data.pipeline import stack_views
-from platojax.data.scenes import EMOJI_TOKENIZER, Scene, load_emoji
+from platojax.data.sources import load_tokenizer
 from platojax.data.tokenizer import Tokenizer
-from platojax.data.views import make_views
+from platojax.data.views import example_views
 from platojax.encoders.frozen import Modality
 from platojax.hashing import hash_items, hash_tree
 from platojax.program import Program, make_program
@@ -39,7 +38,7 @@ class RunEncoder:
       encode_layers: `(params, [B, ...]) -> [B, L', D]`, all L' layers of the arm.
       all_layers: their names.
       batch_size: observations at a time; a multiple of the devices.
-      placement: of a batch on the devices.
+      mesh: of the devices that compute.
     """
 
     name: str
@@ -50,7 +49,22 @@ class RunEncoder:
     encode_layers: Callable[[Params, jax.Array], jax.Array]
     all_layers: tuple[str, ...]
     batch_size: int
-    placement: NamedSharding
+    mesh: Mesh
+
+    def at(self, step: int, params: Params, layers: tuple[str, ...]) -> "RunEncoder":
+        """The encoder of the same run at another step; compiles nothing again.
+
+        Args:
+          step: of `params`.
+          params: of the arm, as NumPy or on any devices.
+          layers: that `encode` returns.
+        """
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}, step {step}",
+            params=jax.device_put(params, sharding.replicated(self.mesh)),
+            layers=layers,
+        )
 
     @property
     def modality(self) -> Modality:
@@ -61,7 +75,8 @@ class RunEncoder:
     def weights_hash(self) -> str:
         """Of the encoder, its shape and its parameters; the projector does not count."""
         # With the objective, because next-token prediction's encoder is causal.
-        shape = json.dumps([self.config.objective.name, self.config.encoder.to_dict()])
+        fields = {name: v for name, v in self.config.encoder.items() if name != "remat"}
+        shape = json.dumps([self.config.objective.name, fields])
         return hash_items([shape, hash_tree(self.params["encoder"])])
 
     @property
@@ -104,7 +119,8 @@ class RunEncoder:
         """See `FrozenEncoder`."""
         missing = self.batch_size - len(batch)
         padded = np.stack([*batch, *[batch[-1]] * missing])
-        features = self.encode_layers(self.params, jax.device_put(padded, self.placement))
+        spread = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+        features = self.encode_layers(self.params, jax.device_put(padded, spread))
         chosen = [self.all_layers.index(name) for name in self.layers]
         return np.asarray(features)[: len(batch), chosen]
 
@@ -112,13 +128,9 @@ class RunEncoder:
 def make_run_encoder(
     name: str, config: ConfigDict, tokenizer: Tokenizer, params: Params, *, batch_size: int = 256
 ) -> RunEncoder:
-    """The encoder with all its layers.
-
-    For another step of the same run use `dataclasses.replace` of `name` and `params`, which
-    compiles nothing again.
-    """
+    """The encoder with all its layers, on the devices of this process; see `RunEncoder.at`."""
     arm = make_arm(config, tokenizer)
-    mesh = sharding.make_mesh(**config.mesh)
+    mesh = _local_mesh()
     return RunEncoder(
         name=name,
         params=params,
@@ -128,7 +140,7 @@ def make_run_encoder(
         encode_layers=jax.jit(lambda params, batch: arm.encode(params, batch)["layers"]),
         all_layers=arm.layer_names,
         batch_size=-(-batch_size // mesh.size) * mesh.size,
-        placement=NamedSharding(mesh, PartitionSpec(mesh.axis_names)),
+        mesh=mesh,
     )
 
 
@@ -149,46 +161,45 @@ def load_run_encoder(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     run = find_run(folder)
-    # Wherever it was trained, it is evaluated on the devices that are there.
-    config = ConfigDict({**run.config, "mesh": {"data": -1, "fsdp": 1, "model": 1}})
-    tokenizer = Tokenizer(EMOJI_TOKENIZER)
-    scene = load_emoji("train")[0]
+    tokenizer = load_tokenizer(run.config.data)
     if untrained is not None:
-        params = _program(config, tokenizer, scene).init(np.uint32(untrained)).params
+        params = _program(run.config, tokenizer).init(np.uint32(untrained)).params
         name = f"{run.arm}, untrained {untrained}"
     else:
-        step, params = restore_params(config, tokenizer, scene, folder / "checkpoints")
+        step, params = restore_params(run.config, tokenizer, folder / "checkpoints")
         name = f"{run.name}, step {step}"
-    return make_run_encoder(name, config, tokenizer, params, batch_size=batch_size)
+    return make_run_encoder(name, run.config, tokenizer, params, batch_size=batch_size)
 
 
 def restore_params(
-    config: ConfigDict, tokenizer: Tokenizer, scene: Scene, checkpoints: pathlib.Path
+    config: ConfigDict, tokenizer: Tokenizer, checkpoints: pathlib.Path
 ) -> tuple[int, Params]:
     """The step and the parameters of the last checkpoint, whole on each device.
 
     Args:
       config: of the run.
       tokenizer: of the run.
-      scene: any of the run's; only what its views look like matters.
       checkpoints: the folder, of which nothing is changed.
 
     Raises:
       ValueError: it holds no whole checkpoint.
     """
     manager = Checkpoints.to_read(checkpoints.resolve()) if checkpoints.is_dir() else None
-    step = manager.latest_step() if manager is not None else None
-    if manager is None or not step:
+    if manager is None or not (steps := manager.steps()):
         raise ValueError(f"{checkpoints} holds no whole checkpoint; train the run to its end")
-    program = _program(config, tokenizer, scene)
+    program = _program(config, tokenizer)
     try:
-        return step, manager.restore(step, program.state).params
+        return steps[0], manager.restore(steps[0], program.state).params
     finally:
         manager.close()
 
 
-def _program(config: ConfigDict, tokenizer: Tokenizer, scene: Scene) -> Program:
-    """The program of the run, for its state."""
-    views = make_views(config.views, config.encoder, tokenizer)
-    example = stack_views([views(scene, np.random.default_rng(config.seed))])
-    return make_program(config, tokenizer, example, sharding.make_mesh(**config.mesh))
+def _program(config: ConfigDict, tokenizer: Tokenizer) -> Program:
+    """The program of the run, for its state: whole on each device of this process."""
+    example = example_views(config.views, config.encoder)
+    return make_program(config, tokenizer, example, _local_mesh())
+
+
+def _local_mesh() -> Mesh:
+    # Wherever a run is trained, its frozen encoder is evaluated by one process on its devices.
+    return sharding.make_mesh(devices=jax.local_devices())

@@ -28,7 +28,8 @@ class Run:
 def resolve_runs(config: ConfigDict) -> list[Run]:
     """The runs of an experiment, in order: each arm under each of its seeds.
 
-    What an arm does not say itself is as `config.text` or `config.image` has it, by its modality.
+    What an arm does not say itself is as `config.text` or `config.image` has it, by its modality;
+    `config.data` is that of all.
 
     Raises:
       ValueError: if an arm's modality is unknown, or it has no seed.
@@ -42,7 +43,8 @@ def resolve_runs(config: ConfigDict) -> list[Run]:
         if arm.seeds < 1:
             raise ValueError(f"config.arms.{name}.seeds must be at least 1; got {arm.seeds}.")
         for seed in range(config.seed, config.seed + arm.seeds):
-            runs.append(Run(name, ConfigDict({**config[arm.modality], **arm, "seed": seed})))
+            resolved = {**config[arm.modality], **arm, "seed": seed, "data": config.data}
+            runs.append(Run(name, ConfigDict(resolved)))
     if not runs:
         raise ValueError("config.arms is empty: there is nothing to train.")
     return runs

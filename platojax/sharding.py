@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
@@ -78,6 +79,12 @@ def num_batch_shards(mesh: Mesh) -> int:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """For views `[V, N, ...]`: scenes over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
+
+
+def to_host(tree: Any, mesh: Mesh) -> Any:
+    """Whole NumPy arrays of a tree spread over all processes, which must all call this."""
+    whole = jax.jit(lambda x: x, out_shardings=replicated(mesh))(tree)
+    return jax.tree.map(np.asarray, whole)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -1,10 +1,14 @@
-"""The metrics files of an arm: one JSON object a line."""
+"""Where the numbers of a run go: files of JSON lines always, other trackers where configured."""
 
+import importlib.util
 import json
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
 
 from platojax.files import write_whole
 
@@ -71,17 +75,164 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(clean, allow_nan=False) + "\n"
 
 
+class Tracker(Protocol):
+    """Anything that numbers can be sent to."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends `values` under `step`; a step may come in several parts."""
+
+    def close(self) -> None:
+        """Sends what is left."""
+
+
+class Log:
+    """One metrics file and the trackers beside it; silent on all processes but the first."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], trackers: Sequence[Tracker], *, last_step: int
+    ) -> None:
+        """Opens the file, see `MetricsFile`; the trackers are not closed here."""
+        primary = jax.process_index() == 0
+        self._file = MetricsFile(path, last_step=last_step) if primary else None
+        self._trackers = trackers
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes `values` under `step`, everywhere."""
+        if self._file is not None:
+            self._file.write(step, values)
+        for tracker in self._trackers:
+            tracker.write(step, values)
+
+    def flush(self) -> None:
+        """See `MetricsFile.flush`."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class TensorBoard:
+    """Event files for TensorBoard; steps that a killed run wrote after `last_step` are hidden."""
+
+    def __init__(self, folder: pathlib.Path, *, last_step: int) -> None:
+        """Opens an event file in `folder/tensorboard`."""
+        import tensorboardX
+
+        self._writer = tensorboardX.SummaryWriter(
+            str(folder / "tensorboard"), purge_step=last_step + 1
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """See `Tracker`."""
+        self._writer.close()
+
+
+class WandB:
+    """A run of Weights & Biases, of the project in WANDB_PROJECT, else `platojax`.
+
+    `wandb_id` in the run's folder makes a resumed run go on as the same one; W&B itself drops steps
+    that it has already.
+    """
+
+    def __init__(self, folder: pathlib.Path, *, last_step: int) -> None:
+        """Starts the run, or goes on with it."""
+        import wandb
+
+        id_file = folder / "wandb_id"
+        if not id_file.exists():
+            write_whole(id_file, uuid.uuid4().hex)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "platojax"),
+            name=f"{folder.parent.name}/{folder.name}",
+            id=id_file.read_text(encoding="utf-8"),
+            resume="allow",
+            dir=str(folder),
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """See `Tracker`."""
+        self._run.finish()
+
+
+_TRACKERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises ValueError where a tracker is unknown or its library is missing."""
+    modules = {"tensorboard": "tensorboardX", "wandb": "wandb"}
+    for name in names:
+        if name not in modules:
+            raise ValueError(f"trackers must be among {list(modules)}; got {name!r}.")
+        if importlib.util.find_spec(modules[name]) is None:
+            raise ValueError(f"trackers has {name!r}; pip install 'platojax[{name}]' for it.")
+
+
+def open_trackers(names: Sequence[str], folder: pathlib.Path, *, last_step: int) -> list[Tracker]:
+    """The configured trackers, on the first process; none on the others."""
+    check_trackers(names)
+    if jax.process_index() != 0:
+        return []
+    return [_TRACKERS[name](folder, last_step=last_step) for name in names]
+
+
+class Profiler:
+    """A trace of some steps, for TensorBoard's profiler or Perfetto."""
+
+    def __init__(self, folder: pathlib.Path, *, steps: Sequence[int]) -> None:
+        """Nothing is traced yet.
+
+        Args:
+          folder: gets the trace.
+          steps: the first and the last step to trace; empty for none.
+        """
+        self._folder, self._steps, self._running = folder, tuple(steps), False
+
+    def before(self, step: int) -> None:
+        """To be called before each step."""
+        if self._steps and step == self._steps[0]:
+            jax.profiler.start_trace(self._folder)
+            self._running = True
+
+    def after(self, step: int, metrics: Any) -> None:
+        """To be called after each step, with what it returned."""
+        if self._running and step == self._steps[1]:
+            jax.block_until_ready(metrics)
+            self.close()
+
+    def close(self) -> None:
+        """Ends a trace that is under way."""
+        if self._running:
+            self._running = False
+            jax.profiler.stop_trace()
+
+
 class CollapseAlarm:
     """Watches the embedding for collapse, which the loss does not show."""
 
-    def __init__(self, *, min_spread: float, min_effective_rank: float, patience: int) -> None:
+    def __init__(
+        self, *, min_spread: float, min_effective_rank: float, patience: int, stop: bool
+    ) -> None:
         """Sets the limits.
 
         Args:
           min_spread: alarm below this standard deviation.
           min_effective_rank: alarm below this participation ratio.
           patience: how many logged steps in a row it takes.
+          stop: whether the alarm should end the run.
         """
+        self.stop = stop
         self._min_spread = min_spread
         self._min_effective_rank = min_effective_rank
         self._patience = patience

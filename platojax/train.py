@@ -6,23 +6,24 @@ import functools
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from platojax import sharding
 from platojax.arm import Metrics, Params
-from platojax.checkpoint import Checkpoints
-from platojax.data.pipeline import make_pipeline, stack_views
-from platojax.data.scenes import Scene
+from platojax.checkpoint import Checkpoints, DamagedCheckpoint
+from platojax.data.packing import make_packing
+from platojax.data.pipeline import Batches, make_pipeline
+from platojax.data.scenes import Scene, SceneStream, hash_scenes
 from platojax.data.tokenizer import Tokenizer
-from platojax.data.views import make_views
-from platojax.hashing import hash_items
-from platojax.program import make_program, total_steps
-from platojax.tracking import CollapseAlarm, MetricsFile
+from platojax.data.views import example_views, make_views
+from platojax.program import TrainState, make_program, total_steps
+from platojax.tracking import CollapseAlarm, Log, Profiler, open_trackers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +41,40 @@ class Preempted(Exception):  # noqa: N818  (not an error: the run was asked to s
     """The process was told to end; the state is saved."""
 
 
+class Collapsed(ArithmeticError):  # noqa: N818  (what happened to the run, not a bug of it)
+    """The embedding collapsed, and `config.collapse.stop` says that this ends the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooks:
+    """What the caller does at steps of its choice, on all processes alike.
+
+    Attributes:
+      snapshots: steps, 0 for before training.
+      on_snapshot: called with (step, params) at each of them, before a checkpoint of that step or a
+        later one exists; after a kill it may be called again.
+      evaluations: steps; each is a checkpoint as well.
+      evaluate: called with (step, params) at each of them; what it returns is logged, and `score`
+        in it, if there is one, decides which checkpoints are the best.
+      on_progress: called at each logged step.
+      on_message: called with a message for the user: a collapse, skipped updates, a damaged
+        checkpoint.
+    """
+
+    on_progress: Callable[[StepReport], None]
+    on_message: Callable[[str], None]
+    snapshots: Collection[int] = ()
+    on_snapshot: Callable[[int, Params], None] = lambda step, params: None
+    evaluations: Collection[int] = ()
+    evaluate: Callable[[int, Params], Mapping[str, float]] = lambda step, params: {}
+
+
 def train(
     config: ConfigDict,
-    scenes: Sequence[Scene],
+    scenes: Sequence[Scene] | SceneStream,
     tokenizer: Tokenizer,
     folder: pathlib.Path,
-    *,
-    snapshots: Sequence[int],
-    on_snapshot: Callable[[int, Params], None],
-    on_progress: Callable[[StepReport], None],
-    on_alarm: Callable[[str], None],
+    hooks: Hooks,
 ) -> None:
     """Trains one arm to its end, going on from its last checkpoint where there is one.
 
@@ -57,24 +82,26 @@ def train(
       config: the resolved config of the arm, see configs/emoji.py.
       scenes: the training scenes.
       tokenizer: for text.
-      folder: of the arm; gets `checkpoints/`, `metrics.jsonl` and `timing.jsonl`.
-      snapshots: steps, 0 for before training.
-      on_snapshot: called with (step, params) at each of the snapshots, before a checkpoint of that
-        step or a later one exists; after a kill it may be called again.
-      on_progress: called at each logged step.
-      on_alarm: called with a message when the embedding collapses.
+      folder: of the arm; gets `checkpoints/`, `metrics.jsonl`, `timing.jsonl` and, where there are
+        evaluations, `validation.jsonl`. All processes must see it.
+      hooks: what else is to happen.
 
     Raises:
-      Preempted: after SIGTERM or SIGINT, once the state is saved.
+      Preempted: after SIGTERM, SIGINT or a notice of preemption, once the state is saved.
       FloatingPointError: when `config.nonfinite_limit` updates in a row were not finite.
-      ValueError: if the last checkpoint was made with another tokenizer, other scenes or another
-        number of workers or processes, or a field of the config is impossible.
+      Collapsed: when the embedding collapsed and `config.collapse.stop` is set.
+      OSError: when a checkpoint cannot be written.
+      ValueError: if the last checkpoint was made with another tokenizer or other scenes, or its
+        data cannot go on here, or no checkpoint can be read, or a field of the config is
+        impossible.
     """
     with _stop_requests() as stop, contextlib.ExitStack() as stack:
         # ---- Data -------------------------------------------------------------------------------
         last_step = total_steps(config)
         views = make_views(config.views, config.encoder, tokenizer)
-        data = make_pipeline(
+        packing = make_packing(config)
+        make_batches = functools.partial(
+            make_pipeline,
             scenes,
             views,
             batch_size=config.batch_size,
@@ -82,55 +109,53 @@ def train(
             num_workers=config.num_workers,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
+            finish=functools.partial(packing.pack, pad_id=tokenizer.pad_id) if packing else None,
         )
-        stack.callback(data.close)
-        example = stack_views([views(scenes[0], np.random.default_rng(config.seed))])
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
         stack.enter_context(jax.set_mesh(mesh))
+        example = example_views(config.views, config.encoder)
         program = make_program(config, tokenizer, example, mesh)
-        place_views = sharding.batch_sharding(mesh)
+        to_devices = functools.partial(
+            jax.make_array_from_process_local_data, sharding.batch_sharding(mesh)
+        )
 
         # ---- Start, or go on --------------------------------------------------------------------
-        checkpoints = Checkpoints(
-            folder / "checkpoints", every=config.checkpoint_every, keep=config.checkpoint_keep
-        )
+        checkpoints = Checkpoints(folder / "checkpoints", **config.checkpoint)
         stack.callback(checkpoints.close)
-        meta = {
-            "tokenizer": tokenizer.hash,
-            "scenes": hash_items([scene.scene_id for scene in scenes]),
-            "num_workers": config.num_workers,
-            "process_count": jax.process_count(),
-        }
-        start = checkpoints.latest_step() or 0
-        if start:
-            _check_meta(checkpoints.meta(start), meta, folder)
-            try:
-                state = checkpoints.restore(start, program.state, data)
-            except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
-                raise ValueError(
-                    f"checkpoint {start} in {folder}/checkpoints cannot be read ({error}); delete "
-                    f"{folder} to train this run again."
-                ) from error
-        else:
+        meta = {"tokenizer": tokenizer.hash, "scenes": hash_scenes(scenes)}
+        start, state, data, tokens = _restore_latest(
+            checkpoints, program.state, make_batches, meta, folder, hooks.on_message
+        )
+        stack.callback(data.close)
+        if state is None:
             state = program.init(np.uint32(config.seed))
-            if 0 in snapshots:
-                on_snapshot(0, state.params)
+            if 0 in hooks.snapshots:
+                hooks.on_snapshot(0, state.params)
 
         # ---- Metrics ----------------------------------------------------------------------------
+        trackers = open_trackers(config.trackers, folder, last_step=start)
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        metrics_log, timing_log, validation_log = (
+            Log(folder / f"{name}.jsonl", trackers, last_step=start)
+            for name in ("metrics", "timing", "validation")
+        )
+        for log in (metrics_log, timing_log, validation_log):
+            stack.callback(log.close)
         alarm = CollapseAlarm(**config.collapse)
-        metrics_file = MetricsFile(folder / "metrics.jsonl", last_step=start)
-        stack.callback(metrics_file.close)
-        timing_file = MetricsFile(folder / "timing.jsonl", last_step=start)
-        stack.callback(timing_file.close)
+        profiler = Profiler(folder / "profile", **config.profile)
+        stack.callback(profiler.close)
         clock = _Clock(start)
-
         skipped_before = 0.0
 
         def record(step: int, metrics: Metrics) -> None:
-            nonlocal skipped_before
+            nonlocal skipped_before, tokens
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if "tokens" in values:
+                tokens += int(values["tokens"])
+                values["tokens"] = tokens
             if values["skipped_in_a_row"] >= config.nonfinite_limit:
                 first = step - int(values["skipped_in_a_row"]) + 1
                 raise FloatingPointError(
@@ -142,26 +167,38 @@ def train(
             if step % config.log_every and step != last_step:
                 return
             samples = step * config.batch_size
-            rate = clock.steps_per_second(step) * config.batch_size
-            metrics_file.write(step, {"samples": samples, **values})
-            timing_file.write(step, {"samples_per_second": rate})
-            if message := alarm.check(step, values):
-                on_alarm(message)
+            rate = clock.steps_per_second(step)
+            metrics_log.write(step, {"samples": samples, **values})
+            if rate:  # not yet known of the first step, which is compilation
+                timing_log.write(
+                    step,
+                    {
+                        "samples_per_second": rate * config.batch_size,
+                        "tokens_per_second": rate * values.get("tokens", 0) / step,
+                        "seconds_left": (last_step - step) / rate,
+                    },
+                )
             if values["skipped"] > skipped_before:
-                on_alarm(
+                hooks.on_message(
                     f"{values['skipped']:.0f} of {step} updates were not finite, and were skipped."
                 )
             skipped_before = values["skipped"]
-            on_progress(StepReport(step, last_step, samples, values["loss"], rate))
+            hooks.on_progress(
+                StepReport(step, last_step, samples, values["loss"], rate * config.batch_size)
+            )
+            if message := alarm.check(step, values):
+                hooks.on_message(message)
+                if alarm.stop:
+                    raise Collapsed(f"{folder.name} is stopped. {message}")
 
         # ---- The loop ---------------------------------------------------------------------------
         pending: tuple[int, Metrics] | None = None
         step = start
         for step in range(start + 1, last_step + 1):
-            batch = jax.tree.map(
-                functools.partial(jax.make_array_from_process_local_data, place_views), next(data)
-            )
-            state, metrics = program.step(state, batch)
+            profiler.before(step)
+            batch = jax.tree.map(to_devices, next(data))
+            with jax.transfer_guard("disallow"):  # all that moves is moved above, and in record
+                state, metrics = program.step(state, batch)
             # The metrics of a step are fetched while the next one runs, so the device never waits.
             if pending:
                 record(*pending)
@@ -169,23 +206,81 @@ def train(
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 clock.reset(step)  # compilation is not training
+            profiler.after(step, metrics)
 
-            stopping = stop()
+            stopping = stop(step)
             last = step == last_step or stopping
-            snapshot = step in snapshots
-            if last or snapshot or checkpoints.due(step):
+            snapshot, evaluation = step in hooks.snapshots, step in hooks.evaluations
+            if last or snapshot or evaluation or checkpoints.due(step):
                 record(*pending)
                 pending = None
+                score = None
                 if snapshot:
-                    on_snapshot(step, state.params)
-                metrics_file.flush()
-                checkpoints.save(step, state, data, meta, force=last)
+                    hooks.on_snapshot(step, state.params)
+                if evaluation:
+                    values = hooks.evaluate(step, state.params)
+                    validation_log.write(step, {"samples": step * config.batch_size, **values})
+                    score = values.get("score")
+                for log in (metrics_log, timing_log, validation_log):
+                    log.flush()
+                checkpoints.save(
+                    step,
+                    state,
+                    data.iterator,
+                    {**meta, **data.layout, "tokens": tokens},
+                    force=last or evaluation,
+                    score=score,
+                )
                 clock.reset(step)
             if stopping:
                 break
         stack.close()  # waits for the last save: only then is the run what it says
-        if stop():
+        if stop(step):
             raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
+
+
+def _restore_latest(
+    checkpoints: Checkpoints,
+    abstract_state: TrainState,
+    make_batches: Callable[..., Batches],
+    meta: Mapping[str, Any],
+    folder: pathlib.Path,
+    on_message: Callable[[str], None],
+) -> tuple[int, TrainState | None, Batches, int]:
+    """The last step that can be read, its state, the batches after it, and the tokens before it.
+
+    Raises:
+      ValueError: there are checkpoints, and none can be read; or they are another run's.
+    """
+    damaged: list[int] = []
+    reasons: list[str] = []
+    for step in checkpoints.steps():
+        data = None
+        try:
+            saved = checkpoints.meta(step)
+            _check_meta(saved, meta, folder)
+            data = make_batches(first_batch=step)
+            data.check_layout(saved)
+            state = checkpoints.restore(step, abstract_state, data.iterator)
+        except DamagedCheckpoint as error:
+            damaged.append(step)
+            reasons.append(str(error))
+            if data is not None:
+                data.close()
+            continue
+        except BaseException:
+            if data is not None:
+                data.close()
+            raise
+        if damaged:
+            checkpoints.set_aside(damaged)
+            on_message(f"{'; '.join(reasons)}: going on from step {step}.")
+        return step, state, data, saved["tokens"]
+    if damaged:
+        raise ValueError(
+            f"{'; '.join(reasons)}, and there is no other; delete {folder} to train this run again."
+        )
+    return 0, None, make_batches(first_batch=0), 0
 
 
 class _Clock:
@@ -206,7 +301,7 @@ class _Clock:
         return rate
 
 
-def _check_meta(saved: dict[str, Any], current: dict[str, Any], folder: pathlib.Path) -> None:
+def _check_meta(saved: Mapping[str, Any], current: Mapping[str, Any], folder: pathlib.Path) -> None:
     for field, value in current.items():
         if saved[field] != value:
             raise ValueError(
@@ -217,8 +312,15 @@ def _check_meta(saved: dict[str, Any], current: dict[str, Any], folder: pathlib.
 
 
 @contextlib.contextmanager
-def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turns SIGTERM and SIGINT into a question that the loop asks at step boundaries."""
+def _stop_requests() -> Iterator[Callable[[int], bool]]:
+    """Turns SIGTERM and SIGINT into a question that the loop asks at step boundaries.
+
+    Several processes must stop at the same step: there jax's own service, which takes SIGTERM and
+    the scheduler's notices of preemption, agrees on one.
+    """
+    if jax.process_count() > 1:
+        yield multihost_utils.reached_preemption_sync_point
+        return
     requested = False
 
     def request(signum: int, frame: Any) -> None:
@@ -229,7 +331,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
 
     previous = {s: signal.signal(s, request) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: requested
+        yield lambda step: requested
     finally:
         for s, handler in previous.items():
             signal.signal(s, handler if handler is not None else signal.SIG_DFL)

@@ -7,6 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from platojax import sharding
+from platojax.data.packing import make_packing
 from platojax.data.pipeline import stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
@@ -14,11 +15,9 @@ from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
 from platojax.evaluation.calibration import check_num_permutations
 from platojax.program import make_program
+from platojax.tracking import check_trackers
 
-_POSITIVE = (
-    *("batch_size", "num_samples", "accumulation_steps", "log_every"),
-    *("checkpoint_every", "checkpoint_keep", "nonfinite_limit"),
-)
+_POSITIVE = (*("batch_size", "num_samples", "accumulation_steps", "log_every", "nonfinite_limit"),)
 
 
 def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer: Tokenizer) -> None:
@@ -35,7 +34,13 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
     """
     try:
         check_positive(config, "", _POSITIVE)
-        check_positive(config.encoder, "encoder.", tuple(config.encoder))
+        check_positive(config.checkpoint, "checkpoint.", ("every", "keep"))
+        check_checkpoint_policy(config.checkpoint)
+        check_trackers(config.trackers)
+        check_profile(config.profile.steps)
+        check_positive(
+            config.encoder, "encoder.", [name for name in config.encoder if name != "remat"]
+        )
         if config.encoder.get("max_length", 3) < 3:
             raise ValueError(
                 f"encoder.max_length must be at least 3, for both ends and a token; got "
@@ -47,12 +52,15 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
                 f"{config.batch_size}; raise it, or lower batch_size."
             )
         mesh = sharding.make_mesh(**config.mesh)
-        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps
+        packing = make_packing(config)
+        group_size = packing.group_size if packing else 1
+        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps * group_size
         if config.batch_size % parts:
             raise ValueError(
                 f"batch_size {config.batch_size} must be a multiple of {parts}: mesh.data "
                 f"{mesh.shape['data']} x mesh.fsdp {mesh.shape['fsdp']} parts of the batch x "
-                f"accumulation_steps {config.accumulation_steps}."
+                f"accumulation_steps {config.accumulation_steps}"
+                + (f" x packing.group_size {group_size}." if packing else ".")
             )
         rate = config.optimizer.learning_rate
         if not 0 < rate < float("inf"):
@@ -65,6 +73,26 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         jax.eval_shape(program.step, program.state, program.batch(config.batch_size))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def check_checkpoint_policy(checkpoint: ConfigDict) -> None:
+    """Raises ValueError where `keep_every` or `keep_best` cannot be."""
+    for field in ("keep_every", "keep_best"):
+        if checkpoint[field] < 0:
+            raise ValueError(f"checkpoint.{field} must be 0 or more; got {checkpoint[field]}.")
+    if checkpoint.keep_every % checkpoint.every:
+        raise ValueError(
+            f"checkpoint.keep_every {checkpoint.keep_every} must be a multiple of checkpoint.every "
+            f"{checkpoint.every}: no other step is saved."
+        )
+
+
+def check_profile(steps: Sequence[int]) -> None:
+    """Raises ValueError where these are not the first and the last step of a trace."""
+    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
+        raise ValueError(
+            f"profile.steps must be empty, or the first and the last step to trace; got {steps}."
+        )
 
 
 def check_evaluation(evaluation: ConfigDict, scenes: Sequence[Scene], num_heldout: int) -> None:

@@ -7,26 +7,37 @@ import pytest
 
 from platojax.accumulation import loss_and_gradient
 from platojax.arm import make_arm
+from platojax.data.packing import Packing
 from platojax.data.pipeline import stack_views
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
 from tests import tiny
 
 
-def an_arm(config, num_scenes=16):
+def an_arm(config, num_scenes=16, packing=None):
     tokenizer = tiny.tokenizer()
     policy = make_views(config.views, config.encoder, tokenizer)
     rng = np.random.default_rng(0)
     views = stack_views([policy(scene, rng) for scene in load_emoji("train")[:num_scenes]])
     arm = make_arm(config, tokenizer)
     example = jax.tree.map(lambda x: jnp.asarray(x[:, :1]), views)
-    return arm, arm.init(jax.random.key(0), example), views
+    params = arm.init(jax.random.key(0), example)
+    return arm, params, views if packing is None else packing.pack(views, tokenizer.pad_id)
 
 
-@pytest.mark.parametrize("name", ["text_good", "text_next_token", "image_good", "image_multi_crop"])
+@pytest.mark.parametrize(
+    ("name", "packing"),
+    [
+        ("text_good", None),
+        ("text_good", Packing(group_size=2, rows=1, row_length=20)),
+        ("text_next_token", None),
+        ("image_good", None),
+        ("image_multi_crop", None),
+    ],
+)
 @pytest.mark.parametrize("steps", [2, 8])
-def test_micro_batches_give_the_large_batchs_loss_metrics_and_gradient(name, steps):
-    arm, params, views = an_arm(tiny.arm_config(name))
+def test_micro_batches_give_the_large_batchs_loss_metrics_and_gradient(name, packing, steps):
+    arm, params, views = an_arm(tiny.arm_config(name), packing=packing)
     run = jax.jit(functools.partial(loss_and_gradient, arm), static_argnames="steps")
     whole = run(params, views, jax.random.key(1), steps=1)
     parts = run(params, views, jax.random.key(1), steps=steps)

@@ -5,15 +5,20 @@ import jax
 import numpy as np
 import pytest
 
+from platojax import sharding
 from platojax.arm import make_arm
 from platojax.data.pipeline import stack_views
-from platojax.data.scenes import load_emoji
+from platojax.data.recap import SOURCES
+from platojax.data.scenes import Scene, Text, load_emoji
 from platojax.data.views import make_views
 from platojax.experiment import evaluation_items
+from platojax.program import make_program
 from platojax.runs import resolve_runs
 from tests import tiny
+from tests.data import recap_files
 
-CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("*.py"))
+FOLDER = pathlib.Path(__file__).parents[1] / "configs"
+CONFIGS = sorted(FOLDER.glob("*.py"))
 
 
 def load(path):
@@ -23,24 +28,47 @@ def load(path):
     return module.get_config
 
 
+def scenes_like_those_of(config):
+    if config.data.name == "emoji":
+        return load_emoji("heldout")
+    pairs = [zip(SOURCES, recap_files.captions(i), strict=True) for i in range(20)]
+    return [
+        Scene(str(i), texts=tuple(Text(source, "", text) for source, text in pair))
+        for i, pair in enumerate(pairs)
+    ]
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("form", ["", "runlocal"])
 def test_every_arm_of_every_config_builds(path, form):
     config = load(path)(form)
     config.lock()
     tokenizer = tiny.tokenizer()
-    scenes = load_emoji("heldout")
+    vocabulary = config.data.get("vocabulary", tokenizer)
+    scenes = scenes_like_those_of(config)
     for run in resolve_runs(config):
         views = make_views(run.config.views, run.config.encoder, tokenizer)
         rng = np.random.default_rng(0)
         for scene in scenes:  # every policy must find in every scene what it needs
             one = views(scene, rng)
-        arm = make_arm(run.config, tokenizer)
-        params = jax.eval_shape(arm.init, jax.random.key(0), stack_views([one]))
-        loss, _ = jax.eval_shape(arm.loss, params, stack_views([one]), jax.random.key(0))
-        assert loss.shape == ()
-    items = evaluation_items(config.evaluation, scenes[:2])
-    assert len(items.texts) == len(items.images) == 2
+        program = make_program(run.config, vocabulary, stack_views([one]), sharding.make_mesh())
+        _, metrics = jax.eval_shape(program.step, program.state, program.batch(64))
+        assert metrics["loss"].shape == ()
+    if config.data.name == "emoji":
+        items = evaluation_items(config.evaluation, scenes[:2])
+        assert len(items.texts) == len(items.images) == 2
+
+
+def test_recap_has_109_million_parameters_and_940_million_samples():
+    config = load(FOLDER / "recap_940m.py")("")
+    (run,) = resolve_runs(config)
+    arm = make_arm(run.config, config.data.vocabulary)
+    views = jax.ShapeDtypeStruct((2, 1, run.config.encoder.max_length), "int32")
+    params = jax.eval_shape(arm.init, jax.random.key(0), views)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params["encoder"]))
+    assert count == pytest.approx(109e6, rel=0.01)
+    assert run.config.num_samples == 940_000_000
+    assert run.config.batch_size == 16_384
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -50,7 +78,7 @@ def test_an_unknown_argument_is_refused(path):
 
 
 def test_only_the_views_differ_between_good_and_bad_and_only_the_objective_for_next_token():
-    runs = {run.name: run.config.to_dict() for run in resolve_runs(load(CONFIGS[0])(""))}
+    runs = {run.name: run.config.to_dict() for run in resolve_runs(load(FOLDER / "emoji.py")(""))}
     good = runs["text_good-seed0"]
     for name, fields in (
         ("text_bad-seed0", {"views", "label"}),

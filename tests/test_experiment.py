@@ -136,7 +136,7 @@ def test_another_config_is_refused_and_the_fields_named(config_file, whole):
 
 def test_a_second_process_in_one_workdir_is_refused(config_file, whole):
     workdir, _ = whole
-    with experiment._only_process_in(workdir):
+    with experiment._only_run_in(workdir):
         output = finish(start(config_file, workdir), expected=2)
     assert "another process is running in --workdir" in output
 
@@ -175,13 +175,11 @@ def test_an_unknown_modality_is_refused():
 
 
 def _checkpoint(step):
-    """All that a checkpoint holds: arrays by their path, and the iterator's position."""
+    """The arrays that a checkpoint holds, by their path."""
     state = ocp.StandardCheckpointer().restore(step / "state")
     state["key"] = jax.random.key_data(state["key"])
     leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state))
-    arrays = {jax.tree_util.keystr(path): value for path, value in leaves}
-    (position,) = (step / "data").glob("process_*")
-    return {**arrays, "data": position.read_text()}
+    return {jax.tree_util.keystr(path): value for path, value in leaves}
 
 
 def _lines(path):

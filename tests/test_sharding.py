@@ -36,9 +36,18 @@ def test_loss_and_gradient_on_8_devices_equal_one_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["text_good", "image_multi_crop", "text_next_token"])
+@pytest.mark.parametrize(
+    "arm",
+    [
+        ("text_good",),
+        ("text_good", "packed"),
+        ("image_multi_crop",),
+        ("text_next_token",),
+        ("text_next_token", "packed"),
+    ],
+)
 def test_training_steps_on_8_devices_equal_one_devices(arm):
-    assert "equal" in run_case("steps", arm)
+    assert "equal" in run_case("steps", *arm)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -9,17 +10,23 @@ import pytest
 from platojax.checkpoint import Checkpoints
 from platojax.data.scenes import load_emoji
 from platojax.tracking import read_jsonl
-from platojax.train import Preempted, train
+from platojax.train import Collapsed, Hooks, Preempted, train
 from tests import tiny
 
 SCENES = load_emoji("train")[:40]
+SCORES = {1: 0.1, 2: 0.9, 3: 0.3, 4: 0.2, 5: 0.2, 6: 0.1}
 
 
-class Hooks:
+class Watcher:
     """Keeps what the loop tells; `stop_at` sends SIGTERM when that step is logged."""
 
     def __init__(self, stop_at=None):
-        self.snapshots, self.reports, self.alarms, self.stop_at = {}, [], [], stop_at
+        self.snapshots, self.reports, self.messages, self.evaluations = {}, [], [], []
+        self.stop_at = stop_at
+
+    def evaluate(self, step, params):
+        self.evaluations.append(step)
+        return {"score": SCORES[step]}
 
     def on_snapshot(self, step, params):
         self.snapshots[step] = jax.device_get(params)
@@ -29,21 +36,25 @@ class Hooks:
         if report.step == self.stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def on_alarm(self, message):
-        self.alarms.append(message)
+    def on_message(self, message):
+        self.messages.append(message)
 
 
-def run(config, folder, *, snapshots=(0, 3, 6), stop_at=None, hooks=None):
-    hooks = hooks or Hooks(stop_at)
+def run(config, folder, *, snapshots=(0, 3, 6), evaluations=(), stop_at=None, hooks=None):
+    hooks = hooks or Watcher(stop_at)
     train(
         config,
         SCENES,
         tiny.tokenizer(),
         folder,
-        snapshots=snapshots,
-        on_snapshot=hooks.on_snapshot,
-        on_progress=hooks.on_progress,
-        on_alarm=hooks.on_alarm,
+        Hooks(
+            on_progress=hooks.on_progress,
+            on_message=hooks.on_message,
+            snapshots=snapshots,
+            on_snapshot=hooks.on_snapshot,
+            evaluations=evaluations,
+            evaluate=hooks.evaluate,
+        ),
     )
     return hooks
 
@@ -99,7 +110,7 @@ def test_sigterm_saves_and_the_same_call_goes_on_bit_for_bit(tmp_path):
 
 
 def test_sigterm_during_the_last_step_is_not_forgotten(tmp_path):
-    class StopAtEnd(Hooks):
+    class StopAtEnd(Watcher):
         def on_snapshot(self, step, params):
             super().on_snapshot(step, params)
             if step == 6:
@@ -132,17 +143,12 @@ def test_lines_after_the_last_checkpoint_are_dropped(tmp_path):
     assert whole == killed
 
 
-@pytest.mark.parametrize(
-    ("field", "change"), [("num_workers", 1), ("tokenizer", None), ("scenes", None)]
-)
-def test_a_checkpoint_refuses_what_would_change_its_batches(tmp_path, field, change):
+@pytest.mark.parametrize("field", ["tokenizer", "scenes"])
+def test_a_checkpoint_refuses_what_would_change_its_batches(tmp_path, field):
     config = tiny.arm_config()
     with pytest.raises(Preempted):
         run(config, tmp_path, stop_at=2)
-    if change is None:
-        _replace_meta(tmp_path, **{field: "of another run"})
-    else:
-        config.num_workers = change
+    _replace_meta(tmp_path, **{field: "of another run"})
     with pytest.raises(ValueError, match=rf"was made with {field} .*start in another --workdir"):
         run(config, tmp_path)
 
@@ -157,11 +163,112 @@ def test_same_seed_same_run_other_seed_other_run(tmp_path):
 
 def test_collapse_raises_one_alarm(tmp_path):
     config = tiny.arm_config()
-    config.collapse = dict(min_spread=100.0, min_effective_rank=1.0, patience=2)
+    config.collapse.update(min_spread=100.0, min_effective_rank=1.0)
     hooks = run(config, tmp_path)
-    assert len(hooks.alarms) == 1
-    assert "at step 2 the embedding's spread is" in hooks.alarms[0]
-    assert "objective.lam" in hooks.alarms[0]
+    assert len(hooks.messages) == 1
+    assert "at step 2 the embedding's spread is" in hooks.messages[0]
+    assert "objective.lam" in hooks.messages[0]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"objective.lam": 0.0, "optimizer.learning_rate": 0.01},
+        {"optimizer.learning_rate": 30.0, "optimizer.warmup_fraction": 0.0},
+    ],
+    ids=["without SIGReg", "learning rate far too high"],
+)
+def test_a_real_collapse_is_caught_and_ends_the_run_where_configured(how, tmp_path):
+    config = tiny.arm_config(num_samples=8 * 300)
+    config.checkpoint.every = 100
+    config.collapse.update(min_spread=0.05, min_effective_rank=1.5, patience=3, stop=True)
+    config.update_from_flattened_dict(how)
+    hooks = Watcher()
+    with pytest.raises(Collapsed, match=r"is stopped. collapse: at step \d+ the embedding"):
+        run(config, tmp_path, snapshots=(), hooks=hooks)
+    assert len(hooks.messages) == 1
+    rows = read_jsonl(tmp_path / "metrics.jsonl")
+    assert rows[-1]["step"] < 300
+    assert rows[-1]["spread"] < 0.05 or rows[-1]["effective_rank"] < 1.5
+
+
+def test_the_same_training_does_not_collapse_by_default(tmp_path):
+    config = tiny.arm_config(num_samples=8 * 300)
+    config.checkpoint.every = 100
+    config.collapse.update(min_spread=0.05, min_effective_rank=1.5, patience=3, stop=True)
+    config.optimizer.learning_rate = 0.01
+    assert not run(config, tmp_path, snapshots=()).messages
+
+
+def test_evaluations_are_logged_and_never_repeated(tmp_path):
+    config = tiny.arm_config()
+    with pytest.raises(Preempted):
+        run(config, tmp_path, evaluations=(1, 2, 4, 5), stop_at=3)
+    resumed = run(config, tmp_path, evaluations=(1, 2, 4, 5))
+    assert resumed.evaluations[0] >= 4
+    rows = read_jsonl(tmp_path / "validation.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 4, 5]
+    assert [row["score"] for row in rows] == [SCORES[step] for step in (1, 2, 4, 5)]
+    assert rows[1]["samples"] == 16
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (dict(keep=2), {5, 6}),
+        (dict(keep=1, keep_every=3), {3, 6}),
+        (dict(keep=1, keep_best=1), {2, 6}),
+        (dict(keep=1, keep_every=4, keep_best=2), {2, 3, 4, 6}),
+    ],
+)
+def test_the_last_every_kth_and_the_best_checkpoints_are_kept(policy, kept, tmp_path):
+    config = tiny.arm_config()
+    config.checkpoint.update(every=1, **policy)
+    run(config, tmp_path, evaluations=(1, 2, 3, 5))
+    assert set(Checkpoints.to_read(tmp_path / "checkpoints").steps()) == kept
+
+
+@pytest.mark.parametrize("how", ["truncated", "corrupted", "without metadata"])
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(how, tmp_path):
+    config = tiny.arm_config()
+    run(config, tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "hurt", stop_at=4)
+    latest, before = Checkpoints.to_read(tmp_path / "hurt" / "checkpoints").steps()
+    _damage(tmp_path / "hurt" / "checkpoints" / str(latest), how)
+    hooks = run(config, tmp_path / "hurt")
+    (message,) = hooks.messages
+    assert f"/{latest} cannot be read" in message
+    assert f"going on from step {before}" in message
+    assert hooks.reports[0].step == before + 1
+    assert (tmp_path / "hurt" / "checkpoints" / f"damaged-{latest}").is_dir()
+    one, two = ((tmp_path / f / "metrics.jsonl").read_bytes() for f in ("whole", "hurt"))
+    assert one == two
+
+
+def test_where_no_checkpoint_can_be_read_nothing_is_touched(tmp_path):
+    config = tiny.arm_config()
+    with pytest.raises(Preempted):
+        run(config, tmp_path, stop_at=4)
+    steps = Checkpoints.to_read(tmp_path / "checkpoints").steps()
+    assert len(steps) == 2
+    for step in steps:
+        _damage(tmp_path / "checkpoints" / str(step), "truncated")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"cannot be read .* there is no other; delete"):
+        run(config, tmp_path)
+    assert Checkpoints.to_read(tmp_path / "checkpoints").steps() == steps
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_tensorboard_and_a_profile_are_written_on_request(tmp_path):
+    pytest.importorskip("tensorboardX")
+    config = tiny.arm_config()
+    config.trackers = ("tensorboard",)
+    config.profile.steps = (2, 3)
+    run(config, tmp_path)
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
 def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
@@ -174,6 +281,22 @@ def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
 
 
 def _replace_meta(folder, **changes):
-    step = Checkpoints(folder / "checkpoints", every=2, keep=1).latest_step()
-    path = folder / "checkpoints" / str(step) / "meta" / "metadata"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    for step in Checkpoints.to_read(folder / "checkpoints").steps():
+        path = folder / "checkpoints" / str(step) / "meta" / "metadata"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _damage(step, how):
+    """As a disk that was full or failed leaves it."""
+    if how == "without metadata":
+        shutil.rmtree(step / "meta")
+        return
+    files = [path for path in (step / "state").rglob("*") if path.is_file()]
+    path = max(files, key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    else:
+        for i in range(0, len(content), 97):
+            content[i] ^= 0xFF
+    path.write_bytes(content)

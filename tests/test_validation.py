@@ -11,6 +11,11 @@ from tests import tiny
         ("image.num_samples", -5, "image_good: num_samples must be at least 1; got -5"),
         ("text.num_samples", 7, "num_samples 7 is less than one batch of batch_size 8"),
         ("text.log_every", 0, "log_every must be at least 1; got 0"),
+        (
+            "text.packing",
+            dict(group_size=3, rows=2, row_length=18),
+            r"must be a multiple of \d+: .* x packing.group_size 3",
+        ),
         ("text.encoder.depth", 0, "encoder.depth must be at least 1; got 0"),
         ("text.encoder.num_heads", 3, "width 16 is not a multiple of num_heads 3"),
         ("text.encoder.max_length", 2, "encoder.max_length must be at least 3"),

@@ -13,10 +13,20 @@ def tokenizer() -> Tokenizer:
 
 
 def arm_config(arm: str = "text_good", **changes) -> ConfigDict:
-    """The resolved config of one run, with `changes` at its top level."""
+    """The resolved config of one run, with `changes` at its top level.
+
+    Of the experiment's arms, and of `image_multi_crop`, which it leaves out.
+    """
     from platojax.runs import resolve_runs
 
-    run = next(run for run in resolve_runs(experiment_config()) if run.arm == arm)
+    config = experiment_config()
+    config.arms.image_multi_crop = ConfigDict(
+        {
+            **config.arms.image_good,
+            "views": dict(name="multi_crop", local_size=8, num_local=3),
+        }
+    )
+    run = next(run for run in resolve_runs(config) if run.arm == arm)
     return ConfigDict({**run.config, **changes})
 
 
@@ -33,15 +43,17 @@ def experiment_config() -> ConfigDict:
         mesh=dict(data=-1, fsdp=1, model=1),
         num_workers=0,
         log_every=1,
-        checkpoint_every=2,
-        checkpoint_keep=1,
+        checkpoint=dict(every=2, keep=2, keep_every=0, keep_best=0),
+        trackers=(),
+        profile=dict(steps=()),
         nonfinite_limit=3,
-        collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2),
+        collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2, stop=False),
     )
     shape = dict(width=16, depth=1, num_heads=2, mlp_dim=32)
     return ConfigDict(
         dict(
             seed=0,
+            data=dict(name="emoji"),
             text=dict(encoder=dict(max_length=12, **shape), **shared),
             image=dict(encoder=dict(patch_size=8, image_size=16, **shape), **shared),
             arms=dict(
@@ -51,13 +63,6 @@ def experiment_config() -> ConfigDict:
                     seeds=1,
                     objective=dict(lejepa),
                     views=dict(name="two_artists"),
-                ),
-                image_multi_crop=dict(
-                    label="crops of two sizes",
-                    modality="image",
-                    seeds=1,
-                    objective=dict(lejepa),
-                    views=dict(name="multi_crop", local_size=8, num_local=3),
                 ),
                 text_good=dict(
                     label="two languages",
@@ -73,6 +78,16 @@ def experiment_config() -> ConfigDict:
                     objective=dict(name="next_token"),
                     views=dict(name="two_sources", sources=SOURCES, distinct=True),
                 ),
+            ),
+            monitor=dict(
+                every=0,
+                data="emoji:heldout",
+                targets=(),
+                metric="mutual_knn",
+                k=10,
+                clip="none",
+                num_permutations=19,
+                seed=0,
             ),
             evaluation=dict(
                 metric="mutual_knn",

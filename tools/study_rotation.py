@@ -38,7 +38,7 @@ from platojax.evaluation.rotation import LinearMap, procrustes, ridge
 from platojax.evaluation.transfer import against_pairs, transfer
 from platojax.evaluation.unpaired import UnpairedRotation, mini_vec2vec, unpaired_rotation
 from platojax.run_encoder import load_run_encoder, make_run_encoder, restore_params
-from platojax.train import train
+from platojax.train import Hooks, train
 
 LANGUAGES = ("en", "de")
 CAPTIONS = 5
@@ -82,13 +82,15 @@ def make_config(seed: int) -> ConfigDict:
                 sources=tuple(f"caption_{i}" for i in range(CAPTIONS)),
                 distinct=False,
             ),
-            mesh=dict(data=-1, fsdp=1),
+            accumulation_steps=1,
+            mesh=dict(data=-1, fsdp=1, model=1),
             num_workers=0,
             log_every=50,
-            checkpoint_every=400,
-            checkpoint_keep=1,
+            checkpoint=dict(every=400, keep=1),
+            trackers=(),
+            profile=dict(steps=()),
             nonfinite_limit=20,
-            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5),
+            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5, stop=False),
         )
     )
 
@@ -110,13 +112,13 @@ def train_encoder(seed: int, language: str, captions: pathlib.Path, folder: path
         scenes,
         tokenizer,
         folder,
-        snapshots=(),
-        on_snapshot=lambda step, params: None,
-        on_progress=lambda report: print(language, report.step, report.loss, flush=True),
-        on_alarm=print,
+        Hooks(
+            on_progress=lambda report: print(language, report.step, report.loss, flush=True),
+            on_message=print,
+        ),
     )
     print(language, f"{time.perf_counter() - start:.0f} s", flush=True)
-    step, params = restore_params(config, tokenizer, scenes[0], folder / "checkpoints")
+    step, params = restore_params(config, tokenizer, folder / "checkpoints")
     encoder = dataclasses.replace(
         make_run_encoder(f"{language}, step {step}", config, tokenizer, params),
         layers=("embedding",),

@@ -1,7 +1,7 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grain
@@ -63,6 +63,7 @@ def make_pipeline(
     num_workers: int = 0,
     process_index: int = 0,
     process_count: int = 1,
+    finish: Callable[[Any], Any] | None = None,
 ) -> Batches:
     """Endless batches: scenes in a new order every epoch, new views every time.
 
@@ -80,6 +81,7 @@ def make_pipeline(
       num_workers: processes that make views; 0 makes them in this one, between two steps.
       process_index: which of `process_count` processes this is.
       process_count: see above.
+      finish: what is done to each batch once it is together; packing, say.
 
     Raises:
       ValueError: if there is no scene, the batch does not divide among the processes, or a stream
@@ -113,6 +115,8 @@ def make_pipeline(
         # with the interpreter (measured: twice as slow), and the device works while the next batch
         # is made.
         stream = batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+    if finish is not None:
+        stream = stream.map(finish)
     if num_workers:
         stream = stream.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2)

@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from platojax.hashing import hash_items
+
 EMOJI_FOLDER = Path(__file__).parent / "emoji"
 EMOJI_TOKENIZER = EMOJI_FOLDER / "tokenizer.model"
 
@@ -110,6 +112,18 @@ class SceneStream(Protocol):
           ValueError: if there is nothing to read for some process.
         """
         ...
+
+
+def first_scene(scenes: Sequence[Scene] | SceneStream) -> Scene:
+    """One scene; what its views look like is what all look like."""
+    return scenes.first() if isinstance(scenes, SceneStream) else scenes[0]
+
+
+def hash_scenes(scenes: Sequence[Scene] | SceneStream) -> str:
+    """SHA-256 (hexadecimal) by which a checkpoint knows the training scenes again."""
+    if isinstance(scenes, SceneStream):
+        return scenes.content_hash
+    return hash_items([scene.scene_id for scene in scenes])
 
 
 def load_emoji(split: Split, *, folder: Path | str = EMOJI_FOLDER) -> Sequence[Scene]:

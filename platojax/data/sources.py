@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 from platojax.data.recap import RecapScenes
 from platojax.data.scenes import EMOJI_TOKENIZER, Scene, SceneStream, load_emoji
 from platojax.data.tokenizer import Tokenizer
-from platojax.hashing import hash_items
 
 _EMOJI = "emoji"
 
@@ -22,14 +21,12 @@ class Source:
       heldout: scenes that are never trained on; may be empty.
       tokenizer: of the texts.
       sample: training scenes that show what all are like: all of a sequence, one of a stream.
-      content_hash: SHA-256 (hexadecimal) by which a checkpoint knows the training scenes again.
     """
 
     train: Sequence[Scene] | SceneStream
     heldout: Sequence[Scene]
     tokenizer: Tokenizer
     sample: Sequence[Scene]
-    content_hash: str
 
 
 def load_source(data: ConfigDict) -> Source:
@@ -46,11 +43,10 @@ def load_source(data: ConfigDict) -> Source:
     tokenizer = load_tokenizer(data)
     if data.name == _EMOJI:
         scenes = load_emoji("train")
-        ids = hash_items([scene.scene_id for scene in scenes])
-        return Source(scenes, load_emoji("heldout"), tokenizer, scenes, ids)
+        return Source(scenes, load_emoji("heldout"), tokenizer, scenes)
     fields = {k: v for k, v in data.items() if k not in ("name", "tokenizer", "vocabulary")}
     stream = RecapScenes.find(fields.pop("files"), **fields)
-    return Source(stream, (), tokenizer, [stream.first()], stream.content_hash)
+    return Source(stream, (), tokenizer, [stream.first()])
 
 
 def load_tokenizer(data: ConfigDict) -> Tokenizer:

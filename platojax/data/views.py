@@ -7,6 +7,7 @@ resumption.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -103,17 +104,19 @@ class TwoSources:
 
 def without_shared_words(phrases: Sequence[str], others: Sequence[str]) -> list[str]:
     """The phrases none of whose words (of three letters or more, in any case) is in `others`."""
-    taken = _words(others)
-    return [phrase for phrase in phrases if not _words([phrase]) & taken]
+    taken = frozenset().union(*map(_words, others))
+    return [phrase for phrase in phrases if taken.isdisjoint(_words(phrase))]
 
 
-def _words(phrases: Sequence[str]) -> set[str]:
-    return {word for phrase in phrases for word in re.findall(r"\w{3,}", phrase.casefold())}
+@functools.lru_cache(maxsize=1 << 16)
+def _words(phrase: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w{3,}", phrase.casefold()))
 
 
 def _shuffled_phrases(text: Text, rng: np.random.Generator) -> list[str]:
     """The name, then the keywords in random order."""
-    return [text.name, *(text.keywords[i] for i in rng.permutation(len(text.keywords)))]
+    keywords = text.keywords
+    return [text.name, *[keywords[i] for i in rng.permutation(len(keywords)).tolist()]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,15 +260,22 @@ def augment(
     left = rng.integers(width - crop_width + 1)
     top = rng.integers(height - crop_height + 1)
     box = (left, top, left + crop_width, top + crop_height)
-    pixels = resize(image, size, box).astype(np.float32)
-    if rng.random() < 0.5:
-        pixels = pixels[:, ::-1]
+    pixels = resize(image, size, box).astype(np.float64)
+    flip = rng.random() < 0.5
     brightness, contrast, saturation = rng.uniform(1 - jitter, 1 + jitter, 3)
-    pixels = pixels * brightness
-    pixels = (pixels - pixels.mean()) * contrast + pixels.mean()
-    grey = pixels.mean(axis=2, keepdims=True)
-    pixels = (pixels - grey) * saturation + grey
-    return np.clip(pixels + 0.5, 0, 255).astype(np.uint8)
+    # In place, and without reducing over the short axis: images are many and small.
+    pixels *= brightness
+    mean = pixels.mean()
+    pixels -= mean
+    pixels *= contrast
+    pixels += mean
+    grey = (pixels[..., 0] + pixels[..., 1] + pixels[..., 2])[..., None] / 3
+    pixels -= grey
+    pixels *= saturation
+    pixels += grey
+    pixels += 0.5
+    view = np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)
+    return view[:, ::-1] if flip else view
 
 
 def _texts_of(scene: Scene, sources: tuple[str, ...], *, at_least: int) -> list[Text]:

@@ -17,6 +17,7 @@ class ImageEncoder(nn.Module):
       num_heads: attention heads.
       mlp_dim: hidden width of the MLPs.
       dtype: of the computation.
+      remat: see `Transformer`.
     """
 
     patch_size: int
@@ -25,6 +26,7 @@ class ImageEncoder(nn.Module):
     num_heads: int
     mlp_dim: int
     dtype: jnp.dtype = jnp.float32
+    remat: bool = False
 
     @nn.compact
     def __call__(self, images: jax.Array) -> dict[str, jax.Array]:
@@ -53,7 +55,12 @@ class ImageEncoder(nn.Module):
         x = x.reshape(x.shape[0], rows * columns, self.width)
         x = x + sincos_positions(rows, columns, self.width).astype(self.dtype)
         states = Transformer(
-            self.depth, self.num_heads, self.mlp_dim, dtype=self.dtype, name="transformer"
+            self.depth,
+            self.num_heads,
+            self.mlp_dim,
+            dtype=self.dtype,
+            remat=self.remat,
+            name="transformer",
         )(x)
         means = [state.astype(jnp.float32).mean(1) for state in states]
         return {"embedding": means[-1], "layers": jnp.stack(means, axis=1)}

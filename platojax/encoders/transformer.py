@@ -55,7 +55,7 @@ class Block(nn.Module):
 
         Args:
           x: `[B, T, D]`.
-          mask: `[B, T]` bool, or None.
+          mask: `[B, Q, T]` bool, or None, see `Transformer`.
           rotary: cosines and sines `[T, D / num_heads]` that queries and keys are turned by.
 
         Returns:
@@ -74,7 +74,7 @@ class Block(nn.Module):
             query,
             key,
             value,
-            mask=None if mask is None else mask[:, None, None, :],
+            mask=None if mask is None else mask[:, None],
             is_causal=self.causal,
         )
         y = self.dense(width, "out", axis=(-2, -1))(attended)
@@ -121,6 +121,8 @@ class Transformer(nn.Module):
       causal: whether a token sees only itself and those before it.
       dtype: of the computation; parameters and layer norms' statistics are float32.
       style: of the blocks.
+      remat: whether the backward pass computes each block again from its input instead of keeping
+        what is inside; a third more computation for a fraction of the memory.
     """
 
     depth: int
@@ -129,6 +131,7 @@ class Transformer(nn.Module):
     causal: bool = False
     dtype: jnp.dtype = jnp.float32
     style: BlockStyle = BlockStyle()
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -138,7 +141,8 @@ class Transformer(nn.Module):
 
         Args:
           x: `[B, T, D]` embedded tokens.
-          mask: `[B, T]` bool, False on padding, which no token attends to.
+          mask: `[B, Q, T]` bool, which tokens (last axis) each token attends to; Q is T, or 1 where
+            all attend to the same.
           rotary: cosines and sines `[T, D / num_heads]` of rotary positions.
 
         Returns:
@@ -154,8 +158,9 @@ class Transformer(nn.Module):
                 "change encoder.width or encoder.num_heads."
             )
         states = [x.astype(self.dtype)]
+        block_class = nn.remat(Block) if self.remat else Block
         for i in range(self.depth):
-            block = Block(
+            block = block_class(
                 self.num_heads,
                 self.mlp_dim,
                 self.causal,

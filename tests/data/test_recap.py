@@ -1,6 +1,8 @@
 import gzip
 import json
 import pathlib
+import subprocess
+import sys
 
 import grain
 import numpy as np
@@ -11,7 +13,9 @@ from ml_collections import ConfigDict
 
 from platojax.data.pipeline import make_pipeline
 from platojax.data.recap import REASONS, SOURCES, RecapScenes
+from platojax.data.scenes import hash_scenes
 from platojax.data.sources import load_source
+from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from tests import tiny
 from tests.data import recap_files
@@ -228,7 +232,7 @@ def test_source_of_files(files):
     assert len(source.heldout) == 0
     assert [text.source for text in source.sample[0].texts] == list(SOURCES)
     again = load_source(data_config(files, window=30))
-    assert again.content_hash == source.content_hash
+    assert hash_scenes(again.train) == hash_scenes(source.train)
 
 
 def test_source_of_emoji():
@@ -254,6 +258,22 @@ def test_the_hash_knows_other_files_again(files, tmp_path):
 def test_impossible_data_is_refused(files, changes, message):
     with pytest.raises(ValueError, match=message):
         load_source(data_config(files, **changes))
+
+
+def test_the_tool_trains_a_tokenizer_on_a_sample(files, tmp_path):
+    command = [sys.executable, "tools/train_tokenizer.py", "--files", files, "--vocab-size", "320"]
+    for name, sample in (("a", "100"), ("b", "100"), ("all", "100000")):
+        out = tmp_path / f"{name}.model"
+        printed = subprocess.run(
+            [*command, "--sample", sample, "--out", out],
+            cwd=pathlib.Path(__file__).parents[2],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert f"320 tokens, SHA-256 {Tokenizer(out).hash}" in printed
+    models = {name: (tmp_path / f"{name}.model").read_bytes() for name in ("a", "b", "all")}
+    assert models["a"] == models["b"] != models["all"]
 
 
 # ---- Real rows ---------------------------------------------------------------------------

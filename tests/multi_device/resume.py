@@ -8,12 +8,12 @@ import sys
 import jax
 
 from platojax.data.scenes import load_emoji
-from platojax.train import Preempted, train
+from platojax.train import Hooks, Preempted, train
 from tests import tiny
 
 
 def main(folder: str, stop_at: int) -> None:
-    config = tiny.arm_config(mesh=dict(data=-1, fsdp=4 if jax.device_count() > 1 else 1))
+    config = tiny.arm_config(mesh=dict(data=-1, fsdp=4 if jax.device_count() > 1 else 1, model=1))
     first: list[int] = []
 
     def on_progress(report):
@@ -27,10 +27,7 @@ def main(folder: str, stop_at: int) -> None:
             load_emoji("train")[:40],
             tiny.tokenizer(),
             pathlib.Path(folder),
-            snapshots=(),
-            on_snapshot=lambda step, params: None,
-            on_progress=on_progress,
-            on_alarm=print,
+            Hooks(on_progress=on_progress, on_message=print),
         )
     except Preempted as stop:
         print(stop)

@@ -9,6 +9,7 @@ import optax
 
 from platojax import sharding
 from platojax.arm import make_arm
+from platojax.data.packing import Packing
 from platojax.data.pipeline import stack_views
 from platojax.data.scenes import load_emoji
 from platojax.data.views import make_views
@@ -16,7 +17,7 @@ from platojax.program import init_state, make_train_step
 from tests import tiny
 
 
-def main(name: str) -> None:
+def main(name: str, packed: bool = False) -> None:
     config = tiny.arm_config(name)
     tokenizer = tiny.tokenizer()
     arm = make_arm(config, tokenizer)
@@ -25,9 +26,13 @@ def main(name: str) -> None:
     optimizer = optax.sgd(0.1, momentum=0.9)
     policy = make_views(config.views, config.encoder, tokenizer)
     rng = np.random.default_rng(0)
-    views = stack_views([policy(scene, rng) for scene in load_emoji("train")[:16]])
-
+    views = stack_views(
+        [policy(scene, rng) for scene in load_emoji("train")[: 32 if packed else 16]]
+    )
     example = jax.tree.map(lambda x: x[:, :1], views)
+    if packed:
+        views = Packing(group_size=2, rows=1, row_length=20).pack(views, tokenizer.pad_id)
+        assert not views["cut"].all()
     init = functools.partial(init_state, arm, optimizer, example)
 
     def three_steps(mesh, accumulation_steps=1):
@@ -66,4 +71,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], packed="packed" in sys.argv)

@@ -55,7 +55,10 @@ class TextTransformer(nn.Module):
             dtype=self.dtype,
             style=config.style,
             name="transformer",
-        )(tokens(input_ids) + positions[:length].astype(self.dtype), attention_mask.astype(bool))
+        )(
+            tokens(input_ids) + positions[:length].astype(self.dtype),
+            attention_mask.astype(bool)[:, None],
+        )
         pooled = take_token(normed, end_of_text(input_ids, config.eos_id))
         return finish(states, normed, pooled, config.projection)
 
