@@ -60,7 +60,8 @@ def main(name: str, packed: bool = False) -> None:
     want, losses = three_steps(sharding.make_mesh(devices=jax.devices()[:1]))
     for data, fsdp, model, accumulation in ((8, 1, 1, 1), (8, 1, 1, 2), (2, 4, 1, 1), (2, 2, 2, 1)):
         mesh = sharding.make_mesh(data, fsdp, model)
-        got, many = three_steps(mesh, accumulation)
+        with jax.set_mesh(mesh):  # as training does
+            got, many = three_steps(mesh, accumulation)
         np.testing.assert_allclose(many, losses, rtol=1e-5)
         kernel = got.params["encoder"]["transformer"]["block_0"]["mlp_in"]["kernel"]
         assert kernel.addressable_shards[0].data.size == kernel.size // (fsdp * model)

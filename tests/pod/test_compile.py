@@ -184,3 +184,23 @@ def test_a_step_that_does_not_fit_fails_and_names_the_largest_buffers(config, tm
     largest = report["largest"][0]
     assert largest["nbytes"] > 2**20
     assert "[2,2048,12" in largest["arrays"]  # activations: views, scenes of a chip, tokens
+
+
+@pytest.mark.slow
+@needs_libtpu
+def test_a_slice_has_the_chips_that_its_name_says(tmp_path):
+    program = (
+        "import pathlib\n"
+        "from platojax.pod.target import make_target, prepare_process\n"
+        f"prepare_process(pathlib.Path({str(tmp_path)!r}))\n"
+        "for name in ('v4:2x2x4', 'v5e:4x8', 'v5p:2x2x2', 'v6e:16x16'):\n"
+        "    slice = make_target(name)\n"
+        "    assert slice.devices[0].device_kind in slice.chip.device_kinds, name\n"
+        "    print(len(slice.devices))\n"
+        "make_target('v5e:3x3')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert result.stdout.split() == ["16", "32", "8", "256"]
+    assert "--topology 'v5e:3x3' cannot be made" in result.stderr
