@@ -34,7 +34,7 @@ def get_config(form: str = "") -> ConfigDict:
         # Of the tokenizer, which must agree; so that the step can be built before there is one.
         vocabulary=dict(vocab_size=4_000 if short else 32_000, pad_id=0),
         open_files=16,  # of a process, whose rows are mixed
-        window=65_536,  # rows that are shuffled together: about 40 MB
+        window=65_536,  # rows that are shuffled together; some tens of MB
         max_characters=4_096,  # web pages have put whole articles there
         max_bad_fraction=0.05,
     )
