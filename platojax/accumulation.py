@@ -13,8 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from platojax.arm import Arm, Metrics, Params, Views
+from platojax.arm import Arm, Metrics, Outputs, Params, Views
 
 
 def loss_and_gradient(
@@ -43,13 +44,40 @@ def loss_and_gradient(
         arm.objective, argnums=(0, 1), has_aux=True
     )(params, outputs, key)
 
-    def add(total: Params, part: tuple[Views, Any]) -> tuple[Params, None]:
-        micro_batch, cotangent = part
-        _, pull_back = jax.vjp(lambda params: arm.per_scene(params, micro_batch), params)
-        return jax.tree.map(jnp.add, total, pull_back(cotangent)[0]), None
+    pulled_back = _pull_back(arm, params, micro_batches, _split(cotangents, steps))
+    return loss, metrics, jax.tree.map(jnp.add, gradient, pulled_back)
 
-    gradient, _ = jax.lax.scan(add, gradient, (micro_batches, _split(cotangents, steps)))
-    return loss, metrics, gradient
+
+def _pull_back(arm: Arm, params: Params, micro_batches: Views, cotangents: Outputs) -> Params:
+    """The gradient of the parameters from that of each scene's outputs, `[steps, V, N, ...]`."""
+
+    def accumulate(params: Params, micro_batches: Views, cotangents: Outputs) -> Params:
+        def add(total: Params, part: tuple[Views, Outputs]) -> tuple[Params, None]:
+            micro_batch, cotangent = part
+            _, pull_back = jax.vjp(lambda params: arm.per_scene(params, micro_batch), params)
+            return jax.tree.map(jnp.add, total, pull_back(cotangent)[0]), None
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(add, zeros, (micro_batches, cotangents))[0]
+
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["data"] < mesh.size or mesh.size == 1:
+        return accumulate(params, micro_batches, cotangents)
+
+    # Data-parallel: each device adds up its own share of all micro-batches, and only then devices
+    # add up theirs. Left to itself, XLA sums every micro-batch's gradient over all devices; it is
+    # where parameters are split too, for there its partitioner fails on a partly manual program.
+    def of_one_device(params: Params, micro_batches: Views, cotangents: Outputs) -> Params:
+        params = jax.lax.pcast(params, "data", to="varying")
+        return jax.lax.psum(accumulate(params, micro_batches, cotangents), "data")
+
+    scenes = PartitionSpec(None, None, "data")
+    return jax.shard_map(
+        of_one_device,
+        in_specs=(PartitionSpec(), scenes, scenes),
+        out_specs=PartitionSpec(),
+        axis_names={"data"},
+    )(params, micro_batches, cotangents)
 
 
 def _split(tree: Any, steps: int) -> Any:

@@ -44,7 +44,7 @@ def test_a_cut_last_line_is_left_out_and_an_inner_one_refused(tmp_path):
 
 
 def test_alarm_needs_patience_and_rings_once():
-    alarm = CollapseAlarm(min_spread=0.1, min_effective_rank=2.0, patience=2)
+    alarm = CollapseAlarm(min_spread=0.1, min_effective_rank=2.0, patience=2, stop=False)
     well, flat, line = (
         {"spread": spread, "effective_rank": rank} for spread, rank in ((1, 9), (0.01, 9), (1, 1.2))
     )

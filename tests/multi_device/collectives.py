@@ -72,6 +72,7 @@ def step(accumulation_steps: int) -> None:
         batch = {scenes, scenes // 8, scenes // accumulation_steps}
         for one in collectives:
             assert one.kind == "all-reduce", one
+            assert one.times == 1, f"once a step, not in each micro-batch: {one}"
             for array in one.arrays:
                 size = math.prod(array.shape)
                 assert not batch & set(array.shape), f"{array} is shaped as the batch: {one}"

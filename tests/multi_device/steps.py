@@ -58,7 +58,8 @@ def main(name: str, packed: bool = False) -> None:
         return state, losses
 
     want, losses = three_steps(sharding.make_mesh(devices=jax.devices()[:1]))
-    for data, fsdp, model, accumulation in ((8, 1, 1, 1), (8, 1, 1, 2), (2, 4, 1, 1), (2, 2, 2, 1)):
+    meshes = ((8, 1, 1, 1), (8, 1, 1, 2), (2, 4, 1, 1), (2, 2, 2, 2))
+    for data, fsdp, model, accumulation in meshes:
         mesh = sharding.make_mesh(data, fsdp, model)
         with jax.set_mesh(mesh):  # as training does
             got, many = three_steps(mesh, accumulation)
