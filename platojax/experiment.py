@@ -109,8 +109,7 @@ class _Study:
             whole = sharding.to_host(params, mesh)
             if jax.process_index() == 0:
                 frozen = encoder.at(step, whole, layers)
-                with jax.set_mesh(frozen.mesh):
-                    values = use(frozen)
+                values = use(frozen)
             _wait_for_all(f"{run.name}, step {step}")
             return values
 

@@ -39,7 +39,7 @@ def main(_: list[str]) -> None:
     except Preempted as stop:
         print(f"Stopped: {stop}; the same command goes on from there.", file=sys.stderr)
         sys.exit(_TERMINATED)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, ArithmeticError) as error:
         logging.debug("Where the error arose:", exc_info=True)
         print(f"Error: {error} (--verbosity=1 shows where.)", file=sys.stderr)
         _exit(2)

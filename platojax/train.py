@@ -17,12 +17,14 @@ from ml_collections import ConfigDict
 from platojax import sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints, DamagedCheckpoint
+from platojax.chips import find_chip
 from platojax.data.packing import make_packing
 from platojax.data.pipeline import Batches, make_pipeline
 from platojax.data.scenes import Scene, SceneStream, hash_scenes
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import example_views, make_views
-from platojax.program import TrainState, make_program, total_steps
+from platojax.model_flops import model_flops
+from platojax.program import Program, TrainState, make_program, total_steps
 from platojax.tracking import CollapseAlarm, Log, Profiler, open_trackers
 
 
@@ -114,7 +116,6 @@ def train(
 
         # ---- Model, optimiser, state ------------------------------------------------------------
         mesh = sharding.make_mesh(**config.mesh)
-        stack.enter_context(jax.set_mesh(mesh))
         example = example_views(config.views, config.encoder)
         program = make_program(config, tokenizer, example, mesh)
         to_devices = functools.partial(
@@ -148,6 +149,7 @@ def train(
         profiler = Profiler(folder / "profile", **config.profile)
         stack.callback(profiler.close)
         clock = _Clock(start)
+        utilisation = _utilisation_per_step_per_second(config, tokenizer, program)
         skipped_before = 0.0
 
         def record(step: int, metrics: Metrics) -> None:
@@ -176,6 +178,7 @@ def train(
                         "samples_per_second": rate * config.batch_size,
                         "tokens_per_second": rate * values.get("tokens", 0) / step,
                         "seconds_left": (last_step - step) / rate,
+                        **{name: rate * factor for name, factor in utilisation.items()},
                     },
                 )
             if values["skipped"] > skipped_before:
@@ -197,7 +200,9 @@ def train(
         for step in range(start + 1, last_step + 1):
             profiler.before(step)
             batch = jax.tree.map(to_devices, next(data))
-            with jax.transfer_guard("disallow"):  # all that moves is moved above, and in record
+            # All that moves is moved above, and in record. The mesh is set for the step alone:
+            # what hooks compute has meshes of its own.
+            with jax.set_mesh(mesh), jax.transfer_guard("disallow"):
                 state, metrics = program.step(state, batch)
             # The metrics of a step are fetched while the next one runs, so the device never waits.
             if pending:
@@ -281,6 +286,18 @@ def _restore_latest(
             f"{'; '.join(reasons)}, and there is no other; delete {folder} to train this run again."
         )
     return 0, None, make_batches(first_batch=0), 0
+
+
+def _utilisation_per_step_per_second(
+    config: ConfigDict, tokenizer: Tokenizer, program: Program
+) -> dict[str, float]:
+    """What to multiply steps per second by for model FLOPs utilisation; empty for unknown chips."""
+    chip = find_chip(program.mesh.devices.flat[0].device_kind)
+    if chip is None:
+        return {}
+    batch = program.batch(config.batch_size)
+    flops = model_flops(config, tokenizer, program.state.params, batch)
+    return {"model_flops_utilisation": flops / (chip.peak(config.dtype) * program.mesh.size)}
 
 
 class _Clock:

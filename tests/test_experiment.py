@@ -14,7 +14,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from platojax import experiment
+from platojax.checkpoint import Checkpoints
+from platojax.data.items import load_items
+from platojax.evaluation.extraction import extract
 from platojax.evaluation.features import read_features
+from platojax.run_encoder import load_run_encoder
 from platojax.runs import resolve_runs
 from platojax.tracking import read_jsonl
 from tests import tiny
@@ -154,6 +158,38 @@ def test_sigterm_saves_says_so_and_goes_on(config_file, whole, tmp_path):
     for run in RUNS:
         one, two = (w / run / "metrics.jsonl" for w in (whole[0], workdir))
         assert one.read_bytes() == two.read_bytes()
+
+
+def test_alignment_is_watched_while_training_and_the_best_checkpoint_kept(whole, tmp_path):
+    drawings = load_run_encoder(whole[0] / "image_good-seed0")
+    target = tmp_path / "cache" / "drawings"
+    extract(drawings, load_items("emoji:heldout"), target)
+    config = tiny.experiment_config()
+    config.arms = {"text_good": {**config.arms.text_good, "seeds": 1}}
+    config.monitor.update(every=16, targets=(str(target),))
+    config.text.checkpoint.update(keep=1, keep_best=1)
+    experiment.run(config, tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run" / "text_good-seed0" / "validation.jsonl")
+    assert [(row["step"], row["samples"]) for row in rows] == [(2, 16), (4, 32), (6, 48)]
+    for row in rows:
+        assert 0 <= row["drawings/score"] == row["score"] <= 1
+        assert row["drawings/chance"] == pytest.approx(10 / 303)
+        assert 0 < row["drawings/p_value"] <= 1
+    checkpoints = Checkpoints.to_read(tmp_path / "run" / "text_good-seed0" / "checkpoints")
+    best = max(rows, key=lambda row: row["score"])["step"]
+    assert set(checkpoints.steps()) == {best, 6}
+
+
+def test_what_is_to_be_watched_is_checked_before_training(whole, tmp_path):
+    config = tiny.experiment_config()
+    target = whole[0] / "image_good-seed0" / "features" / "step_6"
+    config.monitor.update(every=16, targets=(str(target),))
+    with pytest.raises(ValueError, match=r"not of the 304 items of monitor.data \(emoji:heldout\)"):
+        experiment.run(config, tmp_path / "run")
+    config.monitor.data = "nowhere"
+    with pytest.raises(ValueError, match=r"monitor.data: .*nowhere"):
+        experiment.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_runs_take_from_their_modality_what_the_arm_does_not_say():

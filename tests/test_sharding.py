@@ -45,6 +45,7 @@ def test_loss_and_gradient_on_8_devices_equal_one_devices():
         ("text_next_token",),
         ("text_next_token", "packed"),
     ],
+    ids="-".join,
 )
 def test_training_steps_on_8_devices_equal_one_devices(arm):
     assert "equal" in run_case("steps", *arm)

@@ -1,14 +1,24 @@
+import dataclasses
 import json
 import os
+import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from platojax import sharding
+from platojax import train as train_module
 from platojax.checkpoint import Checkpoints
+from platojax.chips import CHIPS
 from platojax.data.scenes import load_emoji
+from platojax.model_flops import model_flops
+from platojax.program import make_program
 from platojax.tracking import read_jsonl
 from platojax.train import Collapsed, Hooks, Preempted, train
 from tests import tiny
@@ -278,6 +288,60 @@ def test_many_updates_in_a_row_that_are_not_finite_stop_the_run(tmp_path):
         FloatingPointError, match=r"in each of the steps \d to \d of .*learning_rate"
     ):
         run(config, tmp_path)
+
+
+def test_utilisation_is_told_of_chips_whose_peak_is_known(tmp_path, monkeypatch):
+    run(tiny.arm_config(), tmp_path / "unknown")
+    rows = read_jsonl(tmp_path / "unknown" / "timing.jsonl")
+    assert [row["step"] for row in rows] == [2, 3, 4, 5, 6]  # the first step is compilation
+    assert all("model_flops_utilisation" not in row for row in rows)
+    peak = 1e12
+    chip = dataclasses.replace(CHIPS["H100"], fp32_flops=peak)
+    monkeypatch.setattr(train_module, "find_chip", lambda kind: chip)
+    run(tiny.arm_config(), tmp_path / "known")
+    config = tiny.arm_config()
+    views = jnp.zeros((2, 8, 12), jnp.int32)
+    program = make_program(config, tiny.tokenizer(), views[:, :1], sharding.make_mesh())
+    flops = model_flops(config, tiny.tokenizer(), program.state.params, views)
+    for row in read_jsonl(tmp_path / "known" / "timing.jsonl"):
+        want = flops * row["samples_per_second"] / 8 / peak / jax.device_count()
+        assert row["model_flops_utilisation"] == pytest.approx(want)
+        assert row["seconds_left"] >= 0
+        assert row["tokens_per_second"] > row["samples_per_second"]
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_checkpoints_before(tmp_path):
+    # A limit on the size of files fails as a full disk does: in the thread that writes.
+    program = """
+import pathlib, resource, signal, sys
+from tests.test_train import Watcher, run
+from tests import tiny
+
+class FillsTheDisk(Watcher):
+    def on_snapshot(self, step, params):
+        if step == 5:  # the save of step 2 is over: that of step 4 waited for it
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+
+run(tiny.arm_config(), pathlib.Path(sys.argv[1]), snapshots=(5,), hooks=FillsTheDisk())
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[1],
+        timeout=200,
+    )
+    assert result.returncode == 1
+    assert "OSError: " in result.stderr
+    assert "cannot be written to" in result.stderr
+    assert "Is the disk full?" in result.stderr
+    assert 2 in Checkpoints.to_read(tmp_path / "checkpoints").steps()
+    hooks = run(tiny.arm_config(), tmp_path)
+    assert hooks.reports[0].step in (3, 5)
+    run(tiny.arm_config(), tmp_path / "whole")
+    one, two = ((f / "metrics.jsonl").read_bytes() for f in (tmp_path, tmp_path / "whole"))
+    assert one == two
 
 
 def _replace_meta(folder, **changes):

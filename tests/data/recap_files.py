@@ -14,7 +14,7 @@ def captions(number: int) -> tuple[str, str]:
     word, thing = _WORDS[number % 10], _THINGS[number // 10 % 10]
     return (
         f"{word} {thing} no {number}",
-        f"A photo of a {thing} that looks {word}, number {number}.",
+        f"Photo {number} of a {thing} that looks {word}.",
     )
 
 
