@@ -125,6 +125,7 @@ def test_a_lejepa_step_of_the_text_encoder_costs_what_its_shape_says():
     hidden = o.projector_hidden[0]
     projector = 2 * texts * (e.width * hidden + hidden * o.projector_dim)
     directions = 2 * texts * o.projector_dim * o.num_slices
+    pooling = 2 * tokens * e.width  # a product with ones and zeros, which get no gradient
     health = 2 * scenes * e.width**2  # the covariance of one view, without a gradient
     # Forward, and backward to inputs and weights; the directions get no gradient.
-    assert flops == 3 * (e.depth * block + projector) + 2 * directions + health
+    assert flops == 3 * (e.depth * block + projector) + 2 * (pooling + directions) + health

@@ -19,7 +19,7 @@ from platojax.files import check_writable, to_json, write_whole
 from platojax.pod import memory
 from platojax.pod.hlo import Collective, Module, mesh_axes
 from platojax.pod.roofline import Roofline, predict
-from platojax.pod.target import Target, make_target, prepare_process
+from platojax.pod.target import Target, make_target, prepare_process, read_program
 from platojax.runs import Run, resolve_runs
 
 
@@ -184,7 +184,7 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
         raise refusal from error
     needed = memory.measure(compiled, memory.largest_buffers(dump))
     memory.check_fits(needed, chip.hbm_bytes, chip.name)
-    module = Module(compiled.as_text(), len(target.devices))
+    module = Module(read_program(dump), len(target.devices))
     collectives = module.collectives()
     traffic = module.memory_traffic()
     devices = tuple(mesh.devices.flat)

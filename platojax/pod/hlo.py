@@ -91,7 +91,8 @@ class Collective:
     Attributes:
       kind: "all-reduce" say.
       arrays: what comes out on one device.
-      groups: the partitions that exchange with each other, by their numbers, `[groups, members]`.
+      groups: the partitions that exchange with each other, by their numbers, `[groups, members]`;
+        of a permutation the pairs of a source and its target.
       times: how often it runs in a step.
       overlaps: whether it was split into a start and a done, with computation between.
       op_name: where in the Python program it comes from.
@@ -160,9 +161,10 @@ class Module:
         """
         found: list[Collective] = []
         fused: dict[str, int] = {}  # channel -> where it is in `found`
-        for instruction, times in self._executed(self._entry, 1):
+        for instruction, times, beside in self._executed(self._entry, 1):
             if instruction.opcode != "fusion":
-                found += self._exchange(instruction, times, _outcome(instruction))
+                for one in self._exchange(instruction, times, _outcome(instruction)):
+                    found.append(dataclasses.replace(one, overlaps=one.overlaps or beside))
                 continue
             name = instruction.called("calls") or ""
             for inner in self._fused(name):
@@ -188,7 +190,10 @@ class Module:
         if kind not in _COLLECTIVES:
             return []
         groups = _groups(instruction.attributes, self.num_devices)
-        if max(map(len, groups)) < 2:
+        groups = tuple(
+            group for group in groups if len(set(group)) > 1
+        )  # to oneself is no exchange
+        if not groups:
             return []
         overlaps = instruction.opcode.endswith("-start")
         return [Collective(kind, arrays, groups, times, overlaps, instruction.op_name)]
@@ -208,29 +213,32 @@ class Module:
         counts. Reads that a fusion repeats, and padding of tiles, are not seen.
         """
         total = 0
-        for instruction, times in self._executed(self._entry, 1):
+        for instruction, times, _ in self._executed(self._entry, 1):
             total += times * self._traffic(instruction)
         return total
 
-    def _executed(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
-        """The instructions that run, loops and calls looked into, fusions not."""
+    def _executed(
+        self, computation: str, times: int, beside: bool = False
+    ) -> Iterator[tuple[Instruction, int, bool]]:
+        """What runs, how often, and whether beside other computation; fusions are one each."""
         for instruction in self._computations.get(computation, ()):
             if instruction.opcode == "while":
                 count = times * self._trip_count(instruction)
                 for role in ("condition", "body"):
-                    yield from self._executed(instruction.called(role) or "", count)
+                    yield from self._executed(instruction.called(role) or "", count, beside)
             elif instruction.opcode == "conditional":
                 branches = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
                 names = re.findall(r"[\w.\-]+", branches.group(1)) if branches else []
                 for role in ("true_computation", "false_computation"):
                     names += filter(None, [instruction.called(role)])
                 for name in names:
-                    yield from self._executed(name, times)
+                    yield from self._executed(name, times, beside)
             elif instruction.opcode in ("call", "async-start"):
                 inner = instruction.called("to_apply") or instruction.called("calls")
-                yield from self._executed(inner or "", times)
+                starts = instruction.opcode == "async-start"
+                yield from self._executed(inner or "", times, beside or starts)
             else:
-                yield instruction, times
+                yield instruction, times, beside
 
     def _trip_count(self, loop: Instruction) -> int:
         """How often a loop runs; 1 where the program does not say.

@@ -66,7 +66,9 @@ def predict(
     exchange, exposed = 0.0, 0.0
     for collective in collectives:
         members = tuple(devices[i] for i in max(collective.groups, key=len))
-        seconds = collective.sent_bytes / target.bandwidth(members)
+        permutes = collective.kind == "collective-permute"  # each pair has one way
+        bandwidth = chip.link_bandwidth if permutes else target.bandwidth(members)
+        seconds = collective.sent_bytes / bandwidth
         if collective.overlaps:
             exchange += seconds
         else:

@@ -119,3 +119,12 @@ def make_target(topology: str) -> Target:
     coordinates = np.array([device.coords for device in devices])
     torus = tuple(int(n) + 1 for n in coordinates.max(axis=0))
     return Target(topology, CHIPS[name], devices, torus)
+
+
+def read_program(dump: pathlib.Path) -> str:
+    """The HLO text of the program that was compiled last, which XLA left in the folder.
+
+    Not by `jax.stages.Compiled.as_text`: jaxlib cannot read all programs of a newer libtpu.
+    """
+    texts = dump.glob("*after_optimizations.txt")
+    return max(texts, key=lambda path: path.stat().st_mtime).read_text(encoding="utf-8")

@@ -65,7 +65,7 @@ def test_a_data_parallel_step_exchanges_nothing_that_grows_with_the_batch(accumu
         ),
         ("replica_groups=mesh['axis_0'=8] {'axis_0'}", [list(range(8))]),
         ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)2}", [[0, 2], [1, 3], [4, 6], [5, 7]]),
-        ("source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]),
+        ("source_target_pairs={{0,1},{1,0},{2,2}}", [[0, 1], [1, 0]]),
         ("replica_groups={}", [list(range(8))]),
     ],
 )
