@@ -122,7 +122,9 @@ class TensorBoard:
         import tensorboardX
 
         self._writer = tensorboardX.SummaryWriter(
-            str(folder / "tensorboard"), purge_step=last_step + 1
+            str(folder / "tensorboard"),
+            purge_step=last_step + 1,
+            filename_suffix=f".from{last_step}",  # two files of one second would be one
         )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

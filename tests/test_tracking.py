@@ -2,7 +2,13 @@ import json
 
 import pytest
 
-from platojax.tracking import CollapseAlarm, MetricsFile, read_jsonl
+from platojax.tracking import (
+    CollapseAlarm,
+    MetricsFile,
+    check_trackers,
+    open_trackers,
+    read_jsonl,
+)
 
 
 def test_goes_on_after_the_last_step_and_never_repeats_one(tmp_path):
@@ -51,3 +57,37 @@ def test_alarm_needs_patience_and_rings_once():
     rings = [alarm.check(i, row) for i, row in enumerate([flat, well, flat, line, line, line])]
     assert [i for i, message in enumerate(rings) if message] == [3]
     assert "at step 3" in rings[3]
+
+
+def test_unknown_trackers_and_missing_libraries_are_named(monkeypatch):
+    with pytest.raises(ValueError, match=r"trackers must be among .*; got 'mlflow'"):
+        check_trackers(["mlflow"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'platojax\[wandb\]'"):
+        check_trackers(["wandb"])
+
+
+def test_tensorboard_hides_what_a_killed_run_wrote_after_its_checkpoint(tmp_path):
+    pytest.importorskip("tensorboardX")
+    for last_step, steps in ((0, (1, 2, 3)), (2, (3,))):
+        (tracker,) = open_trackers(["tensorboard"], tmp_path, last_step=last_step)
+        for step in steps:
+            tracker.write(step, {"loss": float(step)})
+        tracker.close()
+    files = sorted((tmp_path / "tensorboard").iterdir())
+    assert len(files) == 2
+    assert b"loss" in files[0].read_bytes()
+
+
+def test_wandb_goes_on_with_the_same_run(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    ids = []
+    for step in (1, 2):
+        (tracker,) = open_trackers(["wandb"], tmp_path, last_step=step - 1)
+        ids.append(wandb.run.id)
+        tracker.write(step, {"loss": 0.5})
+        tracker.write(step, {"samples_per_second": 3.0})
+        tracker.close()
+    assert ids[0] == ids[1] == (tmp_path / "wandb_id").read_text()
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))

@@ -211,8 +211,7 @@ def _load(path: str, arm: str | None, overrides: Sequence[str]) -> tuple[ConfigD
         runs.setdefault(run_of_a_seed.arm, run_of_a_seed)
     if arm is not None and arm not in runs:
         raise ValueError(f"--arm {arm!r} is not in {path}; there are {', '.join(runs)}.")
-    data = config.get("data", ConfigDict({"name": "emoji"}))
-    vocabulary = data.get("vocabulary") or load_tokenizer(data)
+    vocabulary = config.data.get("vocabulary") or load_tokenizer(config.data)
     return runs[arm or next(iter(runs))].config, vocabulary
 
 
