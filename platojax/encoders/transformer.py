@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 Rotary = tuple[np.ndarray, np.ndarray]
 
@@ -157,7 +158,7 @@ class Transformer(nn.Module):
                 f"width {x.shape[-1]} is not a multiple of num_heads {self.num_heads}; "
                 "change encoder.width or encoder.num_heads."
             )
-        states = [x.astype(self.dtype)]
+        states = [_split_by_batch(x.astype(self.dtype))]
         block_class = nn.remat(Block) if self.remat else Block
         for i in range(self.depth):
             block = block_class(
@@ -171,6 +172,18 @@ class Transformer(nn.Module):
             states.append(block(states[-1], mask, rotary))
         states.append(layer_norm("norm", self.dtype, self.style.epsilon)(states[-1]))
         return states
+
+
+def _split_by_batch(x: jax.Array) -> jax.Array:
+    """Keeps tokens `[B, T, D]` split over devices by B alone, where parameters are split over fsdp.
+
+    They come from an embedding or a patch kernel that is split by D; left to itself, XLA goes on
+    with tokens split by D, and moves all activations in each block.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.shape.get("fsdp", 1) == 1 or x.shape[0] % (mesh.shape["data"] * mesh.shape["fsdp"]):
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(("data", "fsdp")))
 
 
 def layer_norm(name: str, dtype: jnp.dtype, epsilon: float) -> nn.LayerNorm:

@@ -417,10 +417,11 @@ def _mesh_groups(axes: str, devices: str | None, chosen: str) -> tuple[tuple[int
     """`mesh['a'=2,'b'=4] {'b'}`: groups along b; `'b':(2)2` is a part of b, after 2 before it."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     numbers = np.arange(math.prod(sizes.values()))
-    if devices:
-        numbers = (
-            _iota(devices).ravel() if "<=" in devices else np.array(devices.split(","), dtype=int)
-        )
+    if devices and devices.startswith("["):  # `[2,4]T(1,0)`, or `[8]<=[2,4]T(1,0)`
+        whole = devices if "<=" in devices else f"[{len(numbers)}]<={devices}"
+        numbers = _iota(whole).ravel()
+    elif devices:
+        numbers = np.array(devices.split(","), dtype=int)
     parts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen)
     shape, inside = [], []
     for name, size in sizes.items():

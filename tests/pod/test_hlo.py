@@ -64,6 +64,10 @@ def test_a_data_parallel_step_exchanges_nothing_that_grows_with_the_batch(accumu
             [[0, 2, 4, 6], [1, 3, 5, 7]],
         ),
         ("replica_groups=mesh['axis_0'=8] {'axis_0'}", [list(range(8))]),
+        (
+            "replica_groups=mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_0'}",
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+        ),
         ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)2}", [[0, 2], [1, 3], [4, 6], [5, 7]]),
         ("source_target_pairs={{0,1},{1,0},{2,2}}", [[0, 1], [1, 0]]),
         ("replica_groups={}", [list(range(8))]),
