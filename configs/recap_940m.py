@@ -66,10 +66,12 @@ def get_config(form: str = "") -> ConfigDict:
                 b2=0.95,  # large batches: the second moment need not remember long
             ),
             accumulation_steps=1,
-            # Alt texts have about a dozen tokens, recaptions fill their 64; either may come first, so
-            # a view has 39 a scene on average, and 26 rows have room for 52: the same step in 81%
-            # of the padded tokens. Watch `tokens_cut`. Unpacked in short: groups need a batch.
-            packing=None if short else dict(group_size=64, rows=26, row_length=128),
+            # Alt texts have about a dozen tokens, recaptions fill their 64. Either may come first, so a
+            # view has 39 a scene on average; 26 rows hold 52: the same step in 81% of the padded
+            # tokens. Watch `tokens_cut`.
+            packing=dict(group_size=16, rows=6, row_length=64)
+            if short
+            else dict(group_size=64, rows=26, row_length=128),
             # 109M parameters and their moments fit on every chip.
             mesh=dict(data=-1, fsdp=1, model=1),
             num_workers=0 if short else 16,  # see docs/benchmarks.md
