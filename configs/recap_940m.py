@@ -66,8 +66,8 @@ def get_config(form: str = "") -> ConfigDict:
                 b2=0.95,  # large batches: the second moment need not remember long
             ),
             accumulation_steps=1,
-            # Alt texts have about a dozen tokens, recaptions fill their 64. Either may come first, so a
-            # view has 39 a scene on average; 26 rows hold 52: the same step in 81% of the padded
+            # Alt texts have about a dozen tokens, recaptions fill their 64. Either may come first:
+            # 39 a scene on average, and 26 rows hold 52. That is the same step in 81% of the padded
             # tokens. Watch `tokens_cut`.
             packing=dict(group_size=16, rows=6, row_length=64)
             if short
