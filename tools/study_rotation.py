@@ -219,27 +219,40 @@ def fit_all(
             counts = [16 * 4**power for power in range(8) if 16 * 4**power < len(x) // 2]
             curve = against_pairs(fit, x, y, counts)
             result[f"{method}, pairs"] = [point.to_json() for point in curve]
-        order = np.random.default_rng(0).permutation(len(x))
         half = min(len(x) // 2, ROWS)
-        one, other = x[order[:half]], y[order[half : 2 * half]]
         result["rows without pairs"] = half
-        for method, fit in UNPAIRED.items():
-            result[method] = []
-            for seed in range(SEEDS):
-                start = time.perf_counter()
-                fitted = fit(one, other, seed=seed)
-                found = {
-                    "seed": seed,
-                    "seconds": time.perf_counter() - start,
-                    **transfer(fitted, test_x, test_y).to_json(),
-                }
-                if isinstance(fitted, UnpairedRotation):
-                    found["estimated_foscttm"] = fitted.estimated_foscttm
-                    found["matched_cosine"] = fitted.matched_cosine
-                result[method].append(found)
-                print(name, method, seed, found["retrieval"]["foscttm"], flush=True)
+        result |= fit_unpaired(name, half, x, y, test_x, test_y)
         results[name] = result
         path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def fit_unpaired(
+    name: str, half: int, x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray
+) -> dict[str, list]:
+    """Both methods on the same disjoint halves, which each seed draws anew."""
+    results: dict[str, list] = {method: [] for method in UNPAIRED}
+    for seed in range(SEEDS):
+        order = np.random.default_rng(seed).permutation(len(x))
+        one, other = x[order[:half]], y[order[half : 2 * half]]
+        for method, fit in UNPAIRED.items():
+            start = time.perf_counter()
+            fitted = fit(one, other, seed=seed)
+            found = {
+                "seed": seed,
+                "seconds": time.perf_counter() - start,
+                **transfer(fitted, test_x, test_y).to_json(),
+            }
+            if isinstance(fitted, UnpairedRotation):
+                found |= verdict(fitted)
+            results[method].append(found)
+            print(name, method, seed, found["retrieval"]["foscttm"], flush=True)
+    return results
+
+
+def verdict(fitted: UnpairedRotation) -> dict:
+    """What a rotation says of itself without labels."""
+    names = ("matched_cosine", "estimated_foscttm", "shared_geometry", "trusted")
+    return {name: getattr(fitted, name) for name in names}
 
 
 def recover(features: pathlib.Path, out: pathlib.Path) -> None:
@@ -267,7 +280,7 @@ def recover(features: pathlib.Path, out: pathlib.Path) -> None:
                     "foscttm": transfer(fitted, x, y).retrieval.foscttm,
                 }
                 if isinstance(fitted, UnpairedRotation):
-                    found["estimated_foscttm"] = fitted.estimated_foscttm
+                    found |= verdict(fitted)
                 results.append(found)
                 print(found, flush=True)
                 path.write_text(json.dumps(results, indent=1) + "\n")
