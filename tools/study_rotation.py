@@ -345,6 +345,38 @@ def draw(out: pathlib.Path) -> None:
     figure.savefig(out / "study.png", dpi=120)
 
 
+def draw_verdicts(out: pathlib.Path) -> None:
+    """What rosetta says of its own results, against what they are worth."""
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    ax = figure.subplots()
+    for (name, result), marker in zip(
+        json.loads((out / "study.json").read_text()).items(), "osD^", strict=True
+    ):
+        runs = [one for one in result["rosetta"] if "shared_geometry" in one]
+        if not runs:
+            continue
+        points = ax.scatter(
+            [one["shared_geometry"] for one in runs],
+            [max(one["estimated_foscttm"], 1e-4) for one in runs],
+            c=[one["retrieval"]["foscttm"] for one in runs],
+            marker=marker,
+            label=name,
+            vmin=0,
+            vmax=0.5,
+            cmap="viridis",
+            edgecolors="black",
+        )
+    figure.colorbar(points, ax=ax, label="true FOSCTTM")
+    ax.axhline(0.05, color="grey", ls=":")
+    ax.axvline(0.5, color="grey", ls=":")
+    ax.set_yscale("log")
+    ax.set_xlabel("shared geometry")
+    ax.set_ylabel("estimated FOSCTTM (0 drawn at 1e-4)")
+    ax.set_title("below and right of the dots: to be trusted", fontsize=9)
+    ax.legend(fontsize=7)
+    figure.savefig(out / "verdicts.png", dpi=120)
+
+
 def main() -> None:
     """Reads the arguments and runs the stage."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -364,6 +396,7 @@ def main() -> None:
         recover(args.features, out)
     elif args.stage == "draw":
         draw(out)
+        draw_verdicts(out)
     else:
         fit_all(args.captions, args.emoji, args.minilm, out)
 

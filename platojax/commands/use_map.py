@@ -90,7 +90,8 @@ def classify(
             f"its classes are {', '.join(class_items.ids[:5])}, ..."
         )
     labels = [numbers[label] for label in image_items.labels]
-    result = zero_shot(*fitted.place(images, classes), labels)
+    placed_images, placed_classes = fitted.place(images, classes)
+    result = zero_shot(placed_images, placed_classes, labels)
     chance = result.chance
     Console().print(
         f"{result.n} images, {result.num_classes} classes: top-1 {result.top1:.3f} (chance "

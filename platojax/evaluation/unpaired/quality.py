@@ -43,7 +43,7 @@ def shared_geometry(x: Side, y: Side, rotation: np.ndarray, null_cosine: float) 
     """
     found = matched_cosine(unit(x.rows[:MEASURED] @ rotation), y.rows[:MEASURED])
     ceiling = (_ceiling(x, y) + _ceiling(y, x)) / 2
-    return (found - null_cosine) / max(ceiling - null_cosine, np.finfo(np.float32).eps)
+    return (found - null_cosine) / max(ceiling - null_cosine, float(np.finfo(np.float32).eps))
 
 
 def _ceiling(side: Side, other: Side) -> float:

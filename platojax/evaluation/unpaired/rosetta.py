@@ -102,7 +102,7 @@ def unpaired_rotation(
     restarts found, and from the mean of both results; the best by `matched_cosine` is kept.
 
     Deterministic for a seed on a given machine. Memory beyond the inputs: two copies of them at
-    the peak, and less than 500 MB. Two sides of 100,000 x 768 took 160 s of one CPU core.
+    the peak, and less than 500 MB.
 
     Args:
         x: [N, Dx] features.
