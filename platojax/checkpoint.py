@@ -1,6 +1,7 @@
 """Checkpoints: the train state, the position in the data and a little metadata, as one step."""
 
 import contextlib
+import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -154,6 +155,13 @@ class Checkpoints:
         """
         items: dict[str, Any] = {"state": ocp.args.StandardRestore(abstract_state)}
         if data is not None:
+            # Found before orbax starts: in it, the other processes would wait for the one that
+            # fails.
+            if not processes.all_agree(self._position_is_whole(step)):
+                raise DamagedCheckpoint(
+                    f"checkpoint {self._folder}/{step} cannot be read (a position in the data is "
+                    "damaged)"
+                )
             items["data"] = grain.checkpoint.CheckpointRestore(data)
         # Orbax may return arrays that alias its own read buffers; a copy can be donated safely.
         return jax.tree.map(lambda x: x.copy(), self._restore(step, items)["state"])
@@ -179,6 +187,15 @@ class Checkpoints:
                 self._manager.wait_until_finished()
         finally:
             self._manager.close()
+
+    def _position_is_whole(self, step: int) -> bool:
+        # As grain names its files. One that is missing is another number of processes.
+        name = f"process_{jax.process_index()}-of-{jax.process_count()}.json"
+        try:
+            json.loads((self._folder / str(step) / "data" / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return True
 
     def _restore(self, step: int, items: Mapping[str, Any]) -> Any:
         restored, failure = None, None
