@@ -35,7 +35,7 @@ class Packing:
         """
         if self.group_size < 1:
             raise ValueError(
-                f"packing.group_size must be at least 1 (or all fields of packing 0, for none); got "
+                f"packing.group_size must be at least 1 (all fields of packing 0 for none); got "
                 f"{self.group_size}."
             )
         if self.row_length < max_length:
