@@ -10,8 +10,9 @@ import grain
 import jax
 import orbax.checkpoint as ocp
 from absl import logging
-from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy, save_decision_policy
+
+from platojax import processes
 
 _SCORE = "score"
 
@@ -52,7 +53,7 @@ class Checkpoints:
         if keep_best:
             policies.append(
                 preservation_policy.BestN(
-                    get_metric_fn=lambda metrics: metrics[_SCORE],
+                    get_metric_fn=_score,
                     n=keep_best,
                     keep_checkpoints_without_metrics=False,
                 )
@@ -62,6 +63,7 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 save_decision_policy=save_decision_policy.FixedIntervalPolicy(every),
                 preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+                best_fn=_score if keep_best else None,  # only so that orbax keeps scores on disk
             ),
         )
 
@@ -160,9 +162,10 @@ class Checkpoints:
         """Renames steps that cannot be read, so that they can be saved anew and nothing is lost."""
         if jax.process_index() == 0:
             for step in steps:
-                (self._folder / str(step)).rename(self._folder / f"damaged-{step}")
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+                names = (f"damaged-{step}{more}" for more in ("", *map("-{}".format, range(1, 99))))
+                free = next(name for name in names if not (self._folder / name).exists())
+                (self._folder / str(step)).rename(self._folder / free)
+        processes.wait_for_all("damaged checkpoints are set aside")
         self._manager.reload()
 
     def close(self) -> None:
@@ -171,17 +174,27 @@ class Checkpoints:
         Raises:
           OSError: that save failed.
         """
-        with self._as_os_error(None):
-            self._manager.wait_until_finished()
-        self._manager.close()
+        try:
+            with self._as_os_error(None):
+                self._manager.wait_until_finished()
+        finally:
+            self._manager.close()
 
     def _restore(self, step: int, items: Mapping[str, Any]) -> Any:
+        restored, failure = None, None
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**items))
+            restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+        except (PermissionError, MemoryError, jax.errors.JaxRuntimeError):
+            raise  # nothing is wrong with the files
         except Exception as error:  # orbax, tensorstore and grain each raise their own kinds
+            failure = error
+        # Each process has files of its own; what one cannot read, none may go on from.
+        if not processes.all_agree(failure is None):
+            reason = _first_line(failure) if failure else "by another process"
             raise DamagedCheckpoint(
-                f"checkpoint {self._folder}/{step} cannot be read ({_first_line(error)})"
-            ) from error
+                f"checkpoint {self._folder}/{step} cannot be read ({reason})"
+            ) from failure
+        return restored
 
     @contextlib.contextmanager
     def _as_os_error(self, step: int | None) -> Iterator[None]:
@@ -194,6 +207,10 @@ class Checkpoints:
                 "full? The checkpoints before it are whole: make room, and the same command goes "
                 "on from there."
             ) from error
+
+
+def _score(metrics: Mapping[str, float]) -> float:
+    return metrics[_SCORE]
 
 
 def _first_line(error: Exception) -> str:

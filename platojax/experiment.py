@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
+import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from platojax import sharding, terminal, validation
+from platojax import processes, sharding, terminal, validation
 from platojax.arm import Params
 from platojax.data.items import Items, emoji_items, load_items
 from platojax.data.scenes import Scene
@@ -70,6 +70,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     with _only_run_in(workdir):
         _claim(config, workdir)
+        processes.wait_for_all("the workdir is claimed")
         study = _Study(config, source, scenes, monitor, workdir)
         for one in runs:
             if not (workdir / one.name / _FINISHED).exists():
@@ -77,7 +78,7 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
                     study.train(one, show)
         if evaluation is not None and jax.process_index() == 0:
             _compare(runs, evaluation, scenes, len(source.heldout), workdir, console)
-        _wait_for_all("experiment")
+        processes.wait_for_all("the experiment is over")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +107,10 @@ class _Study:
         ) -> Mapping[str, float]:
             """What `use` makes of the encoder at this step; the other processes wait for it."""
             values: Mapping[str, float] = {}
-            whole = sharding.to_host(params, mesh)
+            whole = processes.to_host(params, mesh)
             if jax.process_index() == 0:
-                frozen = encoder.at(step, whole, layers)
-                values = use(frozen)
-            _wait_for_all(f"{run.name}, step {step}")
+                values = use(encoder.at(step, whole, layers))
+            processes.wait_for_all(f"{run.name}, step {step}")
             return values
 
         evaluation = self.config.get("evaluation")
@@ -135,8 +135,11 @@ class _Study:
 
         def evaluate(step: int, params: Params) -> Mapping[str, float]:
             assert self.monitor is not None
-            score = functools.partial(self.monitor, on_failure=show.message)
-            return on_first_process(step, params, ("embedding",), score)
+            watch = functools.partial(self.monitor, on_failure=show.message)
+            values = on_first_process(step, params, ("embedding",), watch)
+            # All processes must know which checkpoints are the best.
+            score = processes.from_first(values.get("score", np.nan))
+            return {**values, "score": score} if np.isfinite(score) else values
 
         every = max(1, self.config.monitor.every // config.batch_size)
         train(
@@ -189,11 +192,6 @@ def _load_monitor(config: ConfigDict, runs: Sequence[Run]) -> Monitor:
     return load_monitor(items, config.targets, protocol)
 
 
-def _wait_for_all(what: str) -> None:
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
-
-
 def evaluation_items(evaluation: ConfigDict, scenes: Sequence[Scene]) -> Items:
     """What every run's encoder is judged by: these observations of all scenes."""
     return emoji_items(
@@ -234,7 +232,7 @@ def _only_run_in(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Writes `config.json`, or checks that the one there is the same."""
+    """Writes `config.json`, or checks that the one there is of the same run."""
     if jax.process_index() != 0:
         return
     path = workdir / "config.json"
@@ -248,11 +246,26 @@ def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise WorkdirError(
             f"{path} is not JSON ({error}); name another --workdir, or delete this one."
         ) from error
-    if fields := list(_differences(saved, current)):
+    differences = list(_differences(saved, current))
+    if fields := [one for one in differences if not _may_change(one[0])]:
         raise WorkdirError(
             f"--workdir {workdir} holds a run of another config; name another workdir, or set back:"
             + "".join(f"\n  config.{field}: {was} there, {now} here" for field, was, now in fields)
         )
+    if differences:
+        _write_json(path, current)
+
+
+# What does not change what is learned: where and how a run computes, and what it tells.
+_MAY_CHANGE = {
+    *("mesh", "accumulation_steps", "remat", "num_workers", "checkpoint", "nonfinite_limit"),
+    *("log_every", "trackers", "profile", "collapse", "monitor"),
+}
+
+
+def _may_change(field: str) -> bool:
+    # Files may move; a checkpoint knows their content.
+    return bool(_MAY_CHANGE & set(field.split("."))) or field in ("data.files", "data.tokenizer")
 
 
 def _differences(saved: Any, current: Any, path: str = "") -> Iterator[tuple[str, str, str]]:

@@ -28,7 +28,7 @@ def check_writable(path: str | os.PathLike[str], inputs: Iterable[str | os.PathL
 
     Raises:
       FileNotFoundError: its folder does not exist.
-      ValueError: the path is no file's, or that of an input.
+      ValueError: the path is no file's, or that of an input or of a file in it.
     """
     path = pathlib.Path(path)
     if not path.name:
@@ -37,5 +37,7 @@ def check_writable(path: str | os.PathLike[str], inputs: Iterable[str | os.PathL
         raise FileNotFoundError(f"{path.parent} does not exist, so {path} cannot be written")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file; give the path of one")
-    if path.resolve() in {pathlib.Path(one).resolve() for one in inputs}:
+    whole = path.resolve()
+    read = {pathlib.Path(one).resolve() for one in inputs}
+    if whole in read or (path.exists() and read & set(whole.parents)):
         raise ValueError(f"{path} is read, and would be overwritten; give another path")

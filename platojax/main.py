@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -43,6 +44,11 @@ def main(_: list[str]) -> None:
         logging.debug("Where the error arose:", exc_info=True)
         print(f"Error: {error} (--verbosity=1 shows where.)", file=sys.stderr)
         _exit(2)
+    except Exception:
+        if not _DISTRIBUTED.value:
+            raise
+        traceback.print_exc()
+        _exit(1)
 
 
 @contextlib.contextmanager

@@ -42,11 +42,12 @@ def make_mesh(
     Args:
       data: size of the data axis; -1 takes the devices that the others leave.
       fsdp: size of the fsdp axis.
-      model: size of the model axis; on several hosts the devices of one host should hold it.
+      model: size of the model axis; the devices of one process must hold it.
       devices: all devices of all processes where None.
 
     Raises:
-      ValueError: if the sizes do not multiply to the number of devices.
+      ValueError: if the sizes do not multiply to the number of devices, or the model axis spans
+        processes.
     """
     devices = jax.devices() if devices is None else devices
     count = len(devices)
@@ -63,12 +64,30 @@ def make_mesh(
             "devices; set mesh.data to -1 or to their quotient."
         )
     # Auto: jax's default since 0.8.1, Explicit, refuses embeddings of a sharded batch.
-    return jax.make_mesh(
+    mesh = jax.make_mesh(
         (data, fsdp, model),
         ("data", "fsdp", "model"),
         axis_types=(AxisType.Auto,) * 3,
         devices=devices,
     )
+    check_model_axis(mesh.devices.reshape(-1, model))
+    return mesh
+
+
+def check_model_axis(groups: np.ndarray) -> None:
+    """Raises ValueError where devices that share scenes are of several processes.
+
+    Each process makes its own scenes of a batch.
+
+    Args:
+      groups: `[data * fsdp, model]` devices.
+    """
+    for group in groups:
+        if len({device.process_index for device in group}) > 1:
+            raise ValueError(
+                f"mesh.model {len(group)} spans several processes; the devices of one process must "
+                "hold it. Lower mesh.model, or use mesh.fsdp."
+            )
 
 
 def num_batch_shards(mesh: Mesh) -> int:
@@ -79,12 +98,6 @@ def num_batch_shards(mesh: Mesh) -> int:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """For views `[V, N, ...]`: scenes over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
-
-
-def to_host(tree: Any, mesh: Mesh) -> Any:
-    """Whole NumPy arrays of a tree spread over all processes, which must all call this."""
-    whole = jax.jit(lambda x: x, out_shardings=replicated(mesh))(tree)
-    return jax.tree.map(np.asarray, whole)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -1,11 +1,12 @@
 """Where the numbers of a run go: files of JSON lines always, other trackers where configured."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -35,17 +36,29 @@ class MetricsFile:
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends `values` (numbers) under `step`."""
-        self._file.write(_line({"step": step, **values}))
+        with self._clear_error():
+            self._file.write(_line({"step": step, **values}))
 
     def flush(self) -> None:
         """Makes what was written durable; called before a checkpoint of the same step is."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._clear_error():
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flushes and closes the file."""
         self.flush()
         self._file.close()
+
+    @contextlib.contextmanager
+    def _clear_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                f"{self._path} cannot be written ({error}). Make room, and the same command goes "
+                "on from the last checkpoint, which is whole."
+            ) from error
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -81,6 +94,9 @@ class Tracker(Protocol):
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Sends `values` under `step`; a step may come in several parts."""
 
+    def flush(self) -> None:
+        """Makes what was written durable, as far as that is in this process's hands."""
+
     def close(self) -> None:
         """Sends what is left."""
 
@@ -104,9 +120,11 @@ class Log:
             tracker.write(step, values)
 
     def flush(self) -> None:
-        """See `MetricsFile.flush`."""
+        """Makes what was written durable; to be called before a checkpoint of the same step."""
         if self._file is not None:
             self._file.flush()
+        for tracker in self._trackers:
+            tracker.flush()
 
     def close(self) -> None:
         """Closes the file."""
@@ -131,6 +149,10 @@ class TensorBoard:
         """See `Tracker`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """See `Tracker`."""
+        self._writer.flush()
 
     def close(self) -> None:
         """See `Tracker`."""
@@ -163,21 +185,27 @@ class WandB:
         """See `Tracker`."""
         self._run.log(dict(values), step=step)
 
+    def flush(self) -> None:
+        """See `Tracker`: another process has it already."""
+
     def close(self) -> None:
         """See `Tracker`."""
         self._run.finish()
 
 
-_TRACKERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+# By name: the library, and the tracker.
+_TRACKERS: dict[str, tuple[str, Callable[..., Tracker]]] = {
+    "tensorboard": ("tensorboardX", TensorBoard),
+    "wandb": ("wandb", WandB),
+}
 
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raises ValueError where a tracker is unknown or its library is missing."""
-    modules = {"tensorboard": "tensorboardX", "wandb": "wandb"}
     for name in names:
-        if name not in modules:
-            raise ValueError(f"trackers must be among {list(modules)}; got {name!r}.")
-        if importlib.util.find_spec(modules[name]) is None:
+        if name not in _TRACKERS:
+            raise ValueError(f"trackers must be among {list(_TRACKERS)}; got {name!r}.")
+        if importlib.util.find_spec(_TRACKERS[name][0]) is None:
             raise ValueError(f"trackers has {name!r}; pip install 'platojax[{name}]' for it.")
 
 
@@ -186,7 +214,7 @@ def open_trackers(names: Sequence[str], folder: pathlib.Path, *, last_step: int)
     check_trackers(names)
     if jax.process_index() != 0:
         return []
-    return [_TRACKERS[name](folder, last_step=last_step) for name in names]
+    return [_TRACKERS[name][1](folder, last_step=last_step) for name in names]
 
 
 class Profiler:

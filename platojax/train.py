@@ -4,17 +4,15 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from platojax import sharding
+from platojax import processes, sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints, DamagedCheckpoint
 from platojax.chips import find_chip
@@ -97,7 +95,8 @@ def train(
         data cannot go on here, or no checkpoint can be read, or a field of the config is
         impossible.
     """
-    with _stop_requests() as stop, contextlib.ExitStack() as stack:
+    mesh = sharding.make_mesh(**config.mesh)
+    with processes.stop_requests(mesh) as stop, contextlib.ExitStack() as stack:
         # ---- Data -------------------------------------------------------------------------------
         last_step = total_steps(config)
         views = make_views(config.views, config.encoder, tokenizer)
@@ -115,12 +114,13 @@ def train(
         )
 
         # ---- Model, optimiser, state ------------------------------------------------------------
-        mesh = sharding.make_mesh(**config.mesh)
         example = example_views(config.views, config.encoder)
         program = make_program(config, tokenizer, example, mesh)
-        to_devices = functools.partial(
-            jax.make_array_from_process_local_data, sharding.batch_sharding(mesh)
-        )
+        place_views = sharding.batch_sharding(mesh)
+        batch_shapes = jax.tree.map(lambda x: x.shape, program.batch(config.batch_size))
+
+        def to_devices(part: np.ndarray, shape: tuple[int, ...]) -> jax.Array:
+            return jax.make_array_from_process_local_data(place_views, part, shape)
 
         # ---- Start, or go on --------------------------------------------------------------------
         checkpoints = Checkpoints(folder / "checkpoints", **config.checkpoint)
@@ -147,6 +147,11 @@ def train(
             stack.callback(log.close)
         alarm = CollapseAlarm(**config.collapse)
         profiler = Profiler(folder / "profile", **config.profile)
+        if config.profile.steps and not start < config.profile.steps[0] <= last_step:
+            hooks.on_message(
+                f"profile.steps {tuple(config.profile.steps)} begin outside of what is left, steps "
+                f"{start + 1} to {last_step}: nothing is traced."
+            )
         stack.callback(profiler.close)
         clock = _Clock(start)
         utilisation = _utilisation_per_step_per_second(config, tokenizer, program)
@@ -196,10 +201,10 @@ def train(
 
         # ---- The loop ---------------------------------------------------------------------------
         pending: tuple[int, Metrics] | None = None
-        step = start
+        step, stopping = start, False
         for step in range(start + 1, last_step + 1):
             profiler.before(step)
-            batch = jax.tree.map(to_devices, next(data))
+            batch = jax.tree.map(to_devices, next(data), batch_shapes)
             # All that moves is moved above, and in record. The mesh is set for the step alone:
             # what hooks compute has meshes of its own.
             with jax.set_mesh(mesh), jax.transfer_guard("disallow"):
@@ -213,7 +218,7 @@ def train(
                 clock.reset(step)  # compilation is not training
             profiler.after(step, metrics)
 
-            stopping = stop(step)
+            stopping = stop()
             last = step == last_step or stopping
             snapshot, evaluation = step in hooks.snapshots, step in hooks.evaluations
             if last or snapshot or evaluation or checkpoints.due(step):
@@ -226,6 +231,11 @@ def train(
                     values = hooks.evaluate(step, state.params)
                     validation_log.write(step, {"samples": step * config.batch_size, **values})
                     score = values.get("score")
+                skipped_rows = data.skipped()
+                if skipped_rows:
+                    timing_log.write(
+                        step, {f"rows_skipped/{reason}": n for reason, n in skipped_rows.items()}
+                    )
                 for log in (metrics_log, timing_log, validation_log):
                     log.flush()
                 checkpoints.save(
@@ -239,8 +249,11 @@ def train(
                 clock.reset(step)
             if stopping:
                 break
+        if skipped_rows := data.skipped():
+            reasons = ", ".join(f"{reason}: {n}" for reason, n in skipped_rows.items())
+            hooks.on_message(f"rows that this process skipped so far, by reason: {reasons}.")
         stack.close()  # waits for the last save: only then is the run what it says
-        if stop(step):
+        if stopping or stop():
             raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")
 
 
@@ -326,29 +339,3 @@ def _check_meta(saved: Mapping[str, Any], current: Mapping[str, Any], folder: pa
                 f"{value!r}: the batches would not go on where they stopped. Set it back, or start "
                 "in another --workdir."
             )
-
-
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[Callable[[int], bool]]:
-    """Turns SIGTERM and SIGINT into a question that the loop asks at step boundaries.
-
-    Several processes must stop at the same step: there jax's own service, which takes SIGTERM and
-    the scheduler's notices of preemption, agrees on one.
-    """
-    if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
-        return
-    requested = False
-
-    def request(signum: int, frame: Any) -> None:
-        nonlocal requested
-        if requested:  # a second signal means now
-            raise KeyboardInterrupt
-        requested = True
-
-    previous = {s: signal.signal(s, request) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda step: requested
-    finally:
-        for s, handler in previous.items():
-            signal.signal(s, handler if handler is not None else signal.SIG_DFL)

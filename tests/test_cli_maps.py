@@ -5,6 +5,8 @@ import pathlib
 
 import numpy as np
 import pytest
+import safetensors
+import safetensors.numpy
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -156,9 +158,22 @@ def test_features_are_extracted_into_the_common_space(tmp_path, monkeypatch):
         (["--json", "x/meta.json/z"], "does not exist"),
         (["--plot", "y"], "y is no file"),
         (["--seeds", "0", "--method", "rosetta"], "seeds=0 must be at least 1"),
+        (["--seed", "-1"], "seed=-1 must not be negative"),
+        (["--plot", "r.xyz"], "r.xyz must end in .png, .svg or .pdf"),
+        (["--plot", "p.png", "--json", "p.png"], "name the same file"),
+        (["--json", "x/meta.json"], "x/meta.json is read, and would be overwritten"),
+        (["--whiten", "--method", "rosetta"], "--whiten is for procrustes and ridge"),
+        (["--remove", "1"], "--remove is for rosetta, not for procrustes"),
+        (["--test", "x", "y"], "procrustes is tried on --held-out of its items"),
+        (
+            ["--test", "wide", "y", "--method", "rosetta"],
+            "--test wide has width 9, but the map is for 6",
+        ),
+        (["--method", "rosetta"], "too few for 30 clusters"),
     ],
 )
 def test_impossible_settings_are_one_clear_line(sides, arguments, words):
+    write_features("wide", np.ones((60, 2, 9), np.float32), meta("one", range(60)))
     options = ["--out", "r.safetensors", *arguments]
     result = run("rotate", "x", "y", *options)
     assert result.exit_code == 2, result.output
@@ -180,6 +195,70 @@ def test_maps_are_for_their_encoders(sides):
     assert "bare.npy does not exist" in bare.stderr
     gone = run("retrieve", "x", "y", "--rotation", "gone.safetensors")
     assert "gone.safetensors does not exist; `platojax rotate` writes" in gone.stderr
+
+
+def test_the_encoders_must_be_told_apart(sides):
+    x, y = sides
+    check("rotate", "x", "y", "--out", "r.safetensors")
+    twice = run("retrieve", "x", "x", "--rotation", "r.safetensors")
+    assert twice.exit_code == 2
+    assert "x and x are of the same encoder" in twice.stderr
+    check("rotate", "x", "x", "--layers", "0", "--layers", "1", "--out", "own.safetensors")
+    own = run("retrieve", "x", "x", "--rotation", "own.safetensors")
+    assert own.exit_code == 2
+    assert "own.safetensors is for one on both sides" in own.stderr
+    np.save("x.npy", x[:, 1])
+    np.save("y.npy", y[:, 1])
+    check("rotate", "x.npy", "y.npy", "--out", "bare.safetensors")
+    bare = run("retrieve", "x", "y", "--rotation", "bare.safetensors")
+    assert "was fitted on arrays that do not say which encoders they are of" in bare.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("no/a.json", "no does not exist"),
+        ("r.safetensors", "r.safetensors is read, and would be overwritten"),
+        ("x/meta.json", "x/meta.json is read, and would be overwritten"),
+    ],
+)
+def test_where_numbers_go_is_checked_before_anything_is_read(sides, path, words):
+    check("rotate", "x", "y", "--out", "r.safetensors")
+    before = pathlib.Path("x/meta.json").read_text()
+    # No folder `gone`: it would be found missing as soon as features are read.
+    zero_shot = ("zero-shot", "--images", "x", "--image-data", "gone", "--classes", "gone")
+    for command in (("retrieve", "x", "gone"), (*zero_shot, "--class-data", "gone")):
+        result = run(*command, "--rotation", "r.safetensors", "--json", path)
+        assert result.exit_code == 2
+        assert words in result.stderr
+    assert pathlib.Path("x/meta.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda arrays, about: arrays.update(matrix=arrays["matrix"] * np.nan), "is not finite"),
+        (lambda arrays, about: arrays.update(matrix=arrays["mean_x"]), "matrix has shape (6,)"),
+        (lambda arrays, about: arrays.update(mean_y=arrays["mean_y"][:3]), "mean_y is float32 of"),
+        (lambda arrays, about: arrays.update(matrix=arrays["matrix"].astype(int)), "matrix is int"),
+        (lambda arrays, about: arrays.pop("mean_x"), "holds no map"),
+        (lambda arrays, about: about.update(kind="magic"), "holds no map"),
+        (lambda arrays, about: about.update(protocol="{"), "holds no map"),
+        (lambda arrays, about: about.update(protocol="[]"), "does not say which encoders"),
+        (lambda arrays, about: about.update(protocol='{"x": 3, "y": {}}'), "does not say which"),
+    ],
+)
+def test_a_damaged_map_is_one_clear_line(sides, change, words):
+    check("rotate", "x", "y", "--out", "r.safetensors")
+    with safetensors.safe_open("r.safetensors", "np") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = dict(file.metadata())
+    change(arrays, about)
+    safetensors.numpy.save_file(arrays, "r.safetensors", about)
+    result = run("retrieve", "x", "y", "--rotation", "r.safetensors")
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def clustered(items, seed):
@@ -237,6 +316,8 @@ def test_other_items_are_fitted_whole_and_tried_on_what_is_named(tmp_path, monke
     check("rotate", "x-x", "y-y", *options, "--json", "blind.json")
     blind = json.loads(pathlib.Path("blind.json").read_text())
     assert "transfer" not in blind["kept"]
+    drawn = run("rotate", "x-x", "y-y", *options, "--plot", "p.png")
+    assert "--plot draws what a map is worth on paired items" in drawn.stderr
     check(
         *("rotate", "x-x", "y-y", *options, "--json", "tried.json"),
         *("--test", "test-x", "test-y"),

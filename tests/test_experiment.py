@@ -138,6 +138,23 @@ def test_another_config_is_refused_and_the_fields_named(config_file, whole):
     assert "Traceback" not in output
 
 
+def test_where_and_how_a_run_computes_may_change(config_file, whole, tmp_path):
+    workdir = tmp_path / "moved"
+    process = start(config_file, workdir)
+    while process.poll() is None and not _lines(workdir / RUNS[0] / "metrics.jsonl"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    finish(process, expected=143)
+    changes = (
+        *("--config.text.num_workers=1", "--config.image.checkpoint.every=3"),
+        *("--config.text.accumulation_steps=2", "--config.image.collapse.stop=True"),
+    )
+    finish(start(config_file, workdir, *changes))
+    assert json.loads((workdir / "config.json").read_text())["text"]["num_workers"] == 1
+    one, two = (w / RUNS[0] / "metrics.jsonl" for w in (whole[0], workdir))
+    assert one.read_bytes() == two.read_bytes()
+
+
 def test_a_second_process_in_one_workdir_is_refused(config_file, whole):
     workdir, _ = whole
     with experiment._only_run_in(workdir):

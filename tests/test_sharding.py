@@ -4,8 +4,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -68,6 +70,14 @@ def test_a_mesh_that_does_not_fit_is_refused():
         sharding.make_mesh(data=3)
     with pytest.raises(ValueError, match=r"mesh.fsdp 0 x .* divide the \d"):
         sharding.make_mesh(fsdp=0)
+
+
+def test_a_model_axis_over_several_processes_is_refused():
+    def device(index):
+        return types.SimpleNamespace(id=index, process_index=index, platform="cpu", device_kind="")
+
+    with pytest.raises(ValueError, match=r"mesh.model 2 spans several processes"):
+        sharding.check_model_axis(np.array([[device(0), device(1)]]))
 
 
 def test_rules_place_parameters_and_their_moments_and_leave_what_does_not_divide():

@@ -238,6 +238,8 @@ def test_evaluations_are_logged_and_never_repeated(tmp_path):
 def test_the_last_every_kth_and_the_best_checkpoints_are_kept(policy, kept, tmp_path):
     config = tiny.arm_config()
     config.checkpoint.update(every=1, **policy)
+    with pytest.raises(Preempted):  # scores must outlive a restart
+        run(config, tmp_path, evaluations=(1, 2, 3, 5), stop_at=3)
     run(config, tmp_path, evaluations=(1, 2, 3, 5))
     assert set(Checkpoints.to_read(tmp_path / "checkpoints").steps()) == kept
 

@@ -79,6 +79,7 @@ class Fit:
             values["penalty"] = self.fitted.penalty
         if isinstance(self.fitted, UnpairedRotation):
             values["estimated_foscttm"] = self.fitted.estimated_foscttm
+            values["shared_geometry"] = self.fitted.shared_geometry
             values["matched_cosine"] = self.fitted.matched_cosine
             values["trusted"] = self.fitted.trusted
             values["removed"] = self.fitted.removed
@@ -113,13 +114,19 @@ def run(
     Raises:
       ValueError, OSError: features cannot be read or do not fit, or a setting is impossible.
     """
-    if plan.method not in (*PAIRED, *UNPAIRED):
-        raise ValueError(f"method {plan.method!r} must be one of {', '.join((*PAIRED, *UNPAIRED))}")
+    _check_plan(plan, test)
     if out.suffix != ".safetensors":
         raise ValueError(f"{out} must end in .safetensors")
     for path in (out, json_out, plot):
         if path is not None:
             check_writable(path, [x_path, y_path, *(test or ())])
+    if plot is not None:
+        from platojax.report.score_figure import check_format
+
+        check_format(plot)
+    outputs = [path.resolve() for path in (out, json_out, plot) if path is not None]
+    if len(set(outputs)) < len(outputs):
+        raise ValueError("--out, --json and --plot name the same file; give each its own")
     console = Console()
     sides = [read_features(path) for path in (x_path, y_path)]
     chosen = [_one_layer(side, choice) for side, choice in zip(sides, _each(layers), strict=True)]
@@ -131,9 +138,10 @@ def run(
         curve = _pairs_curve(plan, x, y)
     else:
         fit_x, fit_y, tries = _parts(sides, x, y, plan, test, chosen)
+        if plot is not None and tries is None:
+            raise ValueError("--plot draws what a map is worth on paired items; name some: --test")
         fits = _fit_unpaired(console, plan, fit_x, fit_y, tries)
-    # Of several fits without pairs, the one whose independent starts agree best.
-    best = min(fits, key=lambda fit: getattr(fit.fitted, "estimated_foscttm", 0.0))
+    best = min(fits, key=_doubt)
     protocol = {
         **dataclasses.asdict(plan),
         "x": describe_side(sides[0], chosen[0]),
@@ -155,6 +163,28 @@ def run(
         draw(plot, document)
     console.print(_table(fits, curve))
     console.print(f"{out}: {plan.method}, seed {best.seed}", markup=False)
+
+
+def _check_plan(plan: Plan, test: tuple[str, str] | None) -> None:
+    if plan.method not in (*PAIRED, *UNPAIRED):
+        raise ValueError(f"method {plan.method!r} must be one of {', '.join((*PAIRED, *UNPAIRED))}")
+    if plan.seed < 0:
+        raise ValueError(f"seed={plan.seed} must not be negative")
+    if plan.whiten and plan.method not in PAIRED:
+        raise ValueError(f"--whiten is for {' and '.join(PAIRED)}, not for {plan.method}")
+    if plan.remove and plan.method != "rosetta":
+        raise ValueError(f"--remove is for rosetta, not for {plan.method}")
+    if test is not None and plan.method in PAIRED:
+        raise ValueError(
+            f"--test is for maps without pairs; {plan.method} is tried on --held-out of its items"
+        )
+
+
+def _doubt(fit: Fit) -> tuple[bool, float]:
+    """What orders fits of several seeds: the trusted first, then by how well starts agree."""
+    if not isinstance(fit.fitted, UnpairedRotation):
+        return False, 0.0
+    return not fit.fitted.trusted, fit.fitted.estimated_foscttm
 
 
 def _each(layers: Sequence[str]) -> Sequence[str]:
@@ -207,6 +237,11 @@ def _parts(
         tried = [read_features(path) for path in test]
         check_same_items(*tried)
         first, second = (one.features[:, layer] for one, layer in zip(tried, layers, strict=True))
+        for one, path, fit in zip((first, second), test, (x, y), strict=True):
+            if one.shape[1] != fit.shape[1]:
+                raise ValueError(
+                    f"--test {path} has width {one.shape[1]}, but the map is for {fit.shape[1]}"
+                )
         return x, y, (first, second)
     metas = [side.meta for side in sides]
     if all(meta is not None for meta in metas):
@@ -244,20 +279,23 @@ def _fit_unpaired(
 
 def _table(fits: Sequence[Fit], curve: Sequence[PairsPoint]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    names = ("", "estimated", "cosine", "FOSCTTM", "R@1 to y", "R@1 to x", "median rank")
+    names = ("", "estimated", "shared", "cosine", "FOSCTTM", "R@1 to y", "R@1 to x", "median rank")
     for name in names:
         table.add_column(name, justify="right")
-    rows: list[tuple[str, str, Transfer | None]]
+    rows: list[tuple[str, tuple[str, str], Transfer | None]]
     if curve:
-        rows = [(f"{point.pairs} pairs", "", one) for point in curve for one in point.repetitions]
+        rows = [
+            (f"{point.pairs} pairs", ("", ""), one) for point in curve for one in point.repetitions
+        ]
     else:
-        rows = [(f"seed {fit.seed}", _estimate(fit.fitted), fit.transfer) for fit in fits]
-    for name, estimate, found in rows:
-        table.add_row(name, estimate, *_numbers(found))
+        rows = [(f"seed {fit.seed}", _verdict(fit.fitted), fit.transfer) for fit in fits]
+    for name, verdict, found in rows:
+        table.add_row(name, *verdict, *_numbers(found))
     if fits[0].transfer is not None:
         chance = fits[0].transfer.retrieval.chance
         table.add_row(
             "chance",
+            "",
             "",
             ".000",
             ".500",
@@ -268,11 +306,12 @@ def _table(fits: Sequence[Fit], curve: Sequence[PairsPoint]) -> Table:
     return table
 
 
-def _estimate(fitted: LinearMap) -> str:
+def _verdict(fitted: LinearMap) -> tuple[str, str]:
     if not isinstance(fitted, UnpairedRotation):
-        return ""
-    value = f"{fitted.estimated_foscttm:.4f}".removeprefix("0")
-    return value if fitted.trusted else f"{value} (not to be trusted)"
+        return "", ""
+    estimate = f"{fitted.estimated_foscttm:.4f}".removeprefix("0")
+    shared = f"{fitted.shared_geometry:.2f}"
+    return estimate, shared if fitted.trusted else f"{shared} (not to be trusted)"
 
 
 def _numbers(found: Transfer | None) -> list[str]:

@@ -12,7 +12,7 @@ from platojax.evaluation.features import Features, check_same_items, read_featur
 from platojax.evaluation.mapped import read_map
 from platojax.evaluation.retrieval import retrieval
 from platojax.evaluation.zero_shot import zero_shot
-from platojax.files import to_json, write_whole
+from platojax.files import check_writable, to_json, write_whole
 from platojax.hashing import hash_items
 
 
@@ -30,10 +30,11 @@ def retrieve(
     Raises:
       ValueError, OSError: features or map cannot be read, or do not belong together.
     """
+    _check_json(json_out, a_path, b_path, rotation)
     fitted = read_map(rotation)
     sides = read_features(a_path), read_features(b_path)
     check_same_items(*sides)
-    result = retrieval(*(fitted.place(side) for side in sides))
+    result = retrieval(*fitted.place(*sides))
     chance = result.chance
     table = Table(box=box.SIMPLE_HEAD, title=f"{result.n} items")
     for name in ("", "R@1", "R@5", "R@10", "median rank"):
@@ -72,6 +73,7 @@ def classify(
     Raises:
       ValueError, OSError: features, data or map cannot be read, or do not belong together.
     """
+    _check_json(json_out, images_path, image_data, classes_path, class_data, rotation)
     fitted = read_map(rotation)
     images, classes = read_features(images_path), read_features(classes_path)
     image_items, class_items = load_items(image_data), load_items(class_data, "name")
@@ -88,7 +90,8 @@ def classify(
             f"its classes are {', '.join(class_items.ids[:5])}, ..."
         )
     labels = [numbers[label] for label in image_items.labels]
-    result = zero_shot(fitted.place(images), fitted.place(classes), labels)
+    placed_images, placed_classes = fitted.place(images, classes)
+    result = zero_shot(placed_images, placed_classes, labels)
     chance = result.chance
     Console().print(
         f"{result.n} images, {result.num_classes} classes: top-1 {result.top1:.3f} (chance "
@@ -110,6 +113,11 @@ def _check_items(features: Features, items: Items, data: str) -> None:
             f"{features.path} is of other items than {data}, or in another order; give the data "
             "that it was extracted from"
         )
+
+
+def _check_json(path: pathlib.Path | None, *inputs: str | pathlib.Path) -> None:
+    if path is not None:
+        check_writable(path, inputs)
 
 
 def _write(path: pathlib.Path | None, document: dict[str, Any]) -> None:

@@ -90,13 +90,24 @@ class MapFile:
 
         Raises:
             ValueError: the features are of neither encoder, or of another layer, pooling,
-                preprocessing or dtype than the map was fitted for.
+                preprocessing or dtype than the map was fitted for; the map does not tell its
+                encoders apart.
         """
         sides = [
             side
             for side in ("x", "y")
             if self.protocol[side].get("weights_hash") == meta.weights_hash
         ]
+        if not any(self.protocol[side].get("weights_hash") for side in ("x", "y")):
+            raise ValueError(
+                f"{self.name} was fitted on arrays that do not say which encoders they are of; "
+                "fit it on feature folders"
+            )
+        if len(sides) == 2:
+            raise ValueError(
+                f"{self.name} is for {meta.encoder} on both sides, so {where} may be of either; "
+                "apply it in Python: load_map, then LinearMap.apply or target"
+            )
         if not sides:
             raise ValueError(
                 f"{where} is of {meta.encoder}, but {self.name} is for "
@@ -117,17 +128,33 @@ class MapFile:
         layer = meta.layers.index(wanted["layer"])
         return Placement(self.fitted, sides[0], layer, wanted["layer"])
 
-    def place(self, features: Features) -> np.ndarray:
-        """Takes features into the common space: `[N, Dy]` float32.
+    def place(self, *sides: Features) -> list[np.ndarray]:
+        """Takes features of the two encoders, in either order, into the common space.
+
+        Returns:
+            `[N, Dy]` float32 of each.
 
         Raises:
-            ValueError: as `placement`; the features do not say which encoder they are of.
+            ValueError: as `placement`; the features do not say which encoder they are of, or both
+                are of the same one.
         """
+        placed = [self._placement(features) for features in sides]
+        if len({placement.side for placement in placed}) < len(sides):
+            raise ValueError(
+                f"{' and '.join(str(features.path) for features in sides)} are of the same "
+                f"encoder; {self.name} brings two together: give one of each"
+            )
+        return [
+            placement.rows(features.features)
+            for placement, features in zip(placed, sides, strict=True)
+        ]
+
+    def _placement(self, features: Features) -> Placement:
         if features.meta is None:
             raise ValueError(
                 f"{features.path} does not say which encoder it is of; extract it to a folder"
             )
-        return self.placement(features.meta, str(features.path)).rows(features.features)
+        return self.placement(features.meta, str(features.path))
 
 
 def read_map(path: str | os.PathLike) -> MapFile:
@@ -138,4 +165,8 @@ def read_map(path: str | os.PathLike) -> MapFile:
         ValueError: it holds no map.
     """
     fitted, protocol = load_map(path)
+    if not isinstance(protocol, dict) or not all(
+        isinstance(protocol.get(side), dict) for side in ("x", "y")
+    ):
+        raise ValueError(f"{path} does not say which encoders it is for; fit it again")
     return MapFile(fitted, protocol, str(path))

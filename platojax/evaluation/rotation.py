@@ -148,7 +148,9 @@ def ridge(
 
 def _choose_penalty(x: np.ndarray, y: np.ndarray, whiten: bool, seed: int) -> float:
     if len(x) < 10:
-        raise ValueError(f"{len(x)} items are too few to choose a penalty by; give one")
+        raise ValueError(
+            f"{len(x)} items are too few to choose a penalty by: needed are at least 10"
+        )
     order = np.random.default_rng(seed).permutation(len(x))
     held_out, fit = np.split(order, [round(_HELD_OUT * len(x))])
     side_x, side_y = _prepare(x[fit], y[fit], whiten)
@@ -353,9 +355,27 @@ def load_map(path: str | os.PathLike) -> tuple[LinearMap, dict[str, Any]]:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         extra = {"penalty": float(about["penalty"])} if about["kind"] == "ridge" else {}
-        return _KINDS[about["kind"]](**arrays, **extra), json.loads(about["protocol"])
+        fitted = _KINDS[about["kind"]](**arrays, **extra)
+        _check_arrays(fitted)
+        return fitted, json.loads(about["protocol"])
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no map of `platojax rotate` ({error})") from error
+
+
+def _check_arrays(fitted: LinearMap) -> None:
+    if fitted.matrix.ndim != 2:
+        raise ValueError(f"matrix has shape {fitted.matrix.shape}")
+    dx, dy = fitted.matrix.shape
+    shapes = {"matrix": (dx, dy), "mean_x": (dx,), "mean_y": (dy,)}
+    shapes |= {"whitener_x": (dx, dx), "whitener_y": (dy, dy)}
+    for name, shape in shapes.items():
+        array = getattr(fitted, name)
+        if array is None and name.startswith("whitener"):
+            continue
+        if array.shape != shape or array.dtype != np.float32:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not float32 {shape}")
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} is not finite")
 
 
 def hash_map(fitted: LinearMap) -> str:

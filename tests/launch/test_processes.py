@@ -70,8 +70,12 @@ def test_two_processes_go_on_as_one_and_one_as_two(tmp_path):
     whole = tmp_path / "whole"
     run(whole, 1)
     folder = tmp_path / "stopped"
-    assert "is saved at step" in run(folder, 2, stop_at=2)
-    assert 2 <= len(losses(folder)) < 6
+    assert run(folder, 2, stop_at=1).count("is saved at step") == 2
+    first = len(losses(folder))
+    assert 1 <= first < 4
+    # Again, in the first step that it makes: nothing of the first stop may be in the way.
+    assert run(folder, 2, stop_at=first + 1).count("is saved at step") == 2
+    assert first < len(losses(folder)) <= 6
     run(folder, 1)
     np.testing.assert_allclose(losses(folder), losses(whole), rtol=1e-5)
 
@@ -91,6 +95,20 @@ def test_a_stream_on_two_processes_is_disjoint_and_goes_on_exactly(tmp_path):
     assert run(folder, 2, files, stop_at=2).count("is saved at step") == 2
     assert len(losses(folder)) < 6
     run(folder, 2, files)
+    assert (whole / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+
+
+def test_what_one_process_cannot_read_no_process_goes_on_from(tmp_path):
+    (tmp_path / "files").mkdir()
+    files = recap_files.write_files(tmp_path / "files", files=4, rows=6)
+    whole, folder = tmp_path / "whole", tmp_path / "damaged"
+    run(whole, 2, files)
+    run(folder, 2, files, stop_at=3)
+    latest = max(int(path.name) for path in (folder / "checkpoints").iterdir() if path.is_dir())
+    position = folder / "checkpoints" / str(latest) / "data" / "process_1-of-2.json"
+    position.write_text(position.read_text()[:10])
+    assert f"{latest} cannot be read" in run(folder, 2, files)
+    assert (folder / "checkpoints" / f"damaged-{latest}").is_dir()
     assert (whole / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
 
 

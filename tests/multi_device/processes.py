@@ -12,7 +12,7 @@ import sys
 import jax
 import numpy as np
 
-from platojax import sharding
+from platojax import processes, sharding
 from platojax.data.pipeline import make_pipeline
 from platojax.data.recap import SOURCES, RecapScenes
 from platojax.data.scenes import load_emoji
@@ -45,11 +45,11 @@ def main(folder: str, files: str, stop_at: int) -> None:
     np.save(pathlib.Path(folder) / f"batches_{process}.npy", made)
 
     def on_progress(report):
-        if report.step == stop_at and process == 0:  # the others hear of it from jax
+        if report.step == stop_at and process == jax.process_count() - 1:  # the others hear of it
             os.kill(os.getpid(), signal.SIGTERM)
 
     def keep(step, params):
-        whole = sharding.to_host(params, sharding.make_mesh(**config.mesh))
+        whole = processes.to_host(params, sharding.make_mesh(**config.mesh))
         if process == 0:
             leaves = jax.tree_util.tree_leaves_with_path(whole)
             named = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

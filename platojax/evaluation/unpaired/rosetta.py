@@ -9,15 +9,16 @@ from jax.typing import ArrayLike
 
 from platojax.evaluation.retrieval import retrieval
 from platojax.evaluation.rotation import Rotation, polar, unit_around
-from platojax.evaluation.unpaired.clusters import centred_gram, restarts
 from platojax.evaluation.unpaired.progress import OnProgress, report
-from platojax.evaluation.unpaired.qap import quadratic_assignment
+from platojax.evaluation.unpaired.quality import gaussian_copy, shared_geometry
 from platojax.evaluation.unpaired.refinement import matched_cosine, refine, unit
+from platojax.evaluation.unpaired.search import MEASURED, principal, search
 from platojax.evaluation.unpaired.sides import check_settings, distinct_rows
 
-# An estimate above this is not to be trusted: unrelated spaces gave .37 to .56, good fits of 1,000
-# items or more below .01. With few items it is strict: usable fits of 500 gave up to .32.
+# A result is to be trusted where independent starts agree better than this, and where the sides
+# share more than this. docs/results/rotation.md shows both for good and for wrong rotations.
 _TRUSTED_FOSCTTM = 0.05
+_TRUSTED_SHARE = 0.5
 # Refinement goes from coarse to fine: means are at first over this share of the batch, or over this
 # many times the neighbours where that is less. With few, a rough start soon stands still.
 _COARSE_SHARE = 1 / 9
@@ -28,8 +29,6 @@ _PHASES = 4
 _ROUND_SHARE = 0.6
 _ROUND_ITEMS = 2048
 _CLOSING_ROUNDS = 5
-# Items that measure a rotation.
-_MEASURED = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +49,13 @@ class UnpairedRotation(Rotation):
     """A rotation fitted without pairs, and what can be said of it without labels.
 
     Attributes:
-        matched_cosine: mean cosine of the best one-to-one matching of up to 2,000 mapped items of x
+        matched_cosine: mean cosine of the best one-to-one matching of up to 1,000 mapped items of x
             with items of y. Comparable between runs on the same items alone.
-        estimated_foscttm: the FOSCTTM between the items of x mapped by two rotations, each fitted
+        estimated_foscttm: the FOSCTTM between the items of x mapped by two rotations, each found
             from its own half of the restarts. Near 0, independent starts agree on every item; near
             .5, the result is the accident of a start.
+        shared_geometry: 0 where the items match no better than with a Gaussian copy of y, 1 where
+            they match as well as one space does with itself, see `quality.shared_geometry`.
         removed: the side, "x" or "y", and the number from 0 of the principal component that is left
             out, by that side's whitener; None where leaving one out did not help.
         settings: what the method was called with.
@@ -62,16 +63,18 @@ class UnpairedRotation(Rotation):
 
     matched_cosine: float
     estimated_foscttm: float
+    shared_geometry: float
     removed: tuple[str, int] | None
     settings: Settings
 
     @property
     def trusted(self) -> bool:
-        """Whether independent starts agree: an estimated FOSCTTM below .05.
+        """Whether starts agree (estimated_foscttm < .05) on much (shared_geometry > .5).
 
-        Necessary, not sufficient: starts may agree on a wrong map where the spaces agree little.
+        The first alone is not enough: where the spaces share little, starts may agree on a wrong
+        rotation.
         """
-        return self.estimated_foscttm < _TRUSTED_FOSCTTM
+        return self.estimated_foscttm < _TRUSTED_FOSCTTM and self.shared_geometry > _TRUSTED_SHARE
 
 
 def unpaired_rotation(
@@ -92,14 +95,14 @@ def unpaired_rotation(
     After "Shared Geometry as a Rosetta Stone" (arXiv 2610.09411): random subsets of both sides are
     clustered; the permutation P_s that maximises Tr(A P B P^T) over the centred Gram matrices of
     the centres pairs them; the polar factor of sum_s X_s^T P_s Y_s is a rough rotation, which is
-    refined. Two things differ from the paper. The permutations come from a tabu search, see
-    `qap.quadratic_assignment`. The refinement pairs items with the means of their neighbours, see
-    `refinement.refine`, with ever fewer of them. It runs from all restarts, from each half of them
-    and from the mean of these three results; the best by `matched_cosine` is kept, and the
-    agreement of the halves tells whether to trust it.
+    refined. Three things differ from the paper. The permutations come from a tabu search, see
+    `qap.quadratic_assignment`. Not only the average over s makes a rotation, see `search.search`,
+    which chooses by the matched cosine. The refinement pairs items with the means of their
+    neighbours, see `refinement.refine`, with ever fewer of them. It runs from what each half of the
+    restarts found, and from the mean of both results; the best by `matched_cosine` is kept.
 
     Deterministic for a seed on a given machine. Memory beyond the inputs: two copies of them at
-    the peak, and less than 500 MB. Two sides of 100,000 x 768 took 160 s of one CPU core.
+    the peak, and less than 500 MB.
 
     Args:
         x: [N, Dx] features.
@@ -107,7 +110,7 @@ def unpaired_rotation(
             item count once.
         seed: of the subsets, the starts and the batches.
         num_clusters: centres per restart.
-        num_restarts: pairs of clusterings, at least 2.
+        num_restarts: pairs of clusterings of either kind, see `search.search`, at least 2.
         batch_size: rows that are clustered, and rows of a closing round, at most.
         num_rounds: of the refinement from each start.
         num_neighbors: neighbours in a mean at the end of the refinement.
@@ -170,12 +173,29 @@ def _try(
         projections[name] = _projection(unit_around(name, sides[name], means[name]), component)
     x, y = (unit_around(name, rows, means[name], projections[name]) for name, rows in sides.items())
     rng = np.random.default_rng(settings.seed)
-    measured_x, measured_y = (side[rng.permutation(len(side))[:_MEASURED]] for side in (x, y))
-    starts = _rough_rotations(x, y, settings, rng, on_progress)
-    total = (len(starts) + 1) * settings.num_rounds + _CLOSING_ROUNDS
+    leading_x, leading_y = principal(x), principal(y)
+    half = settings.num_restarts // 2
+    find = functools.partial(
+        search,
+        num_clusters=settings.num_clusters,
+        batch_size=settings.batch_size,
+        rng=rng,
+        on_progress=on_progress,
+    )
+    found = [
+        find(leading_x, leading_y, num_restarts=count, seed=settings.seed + number)
+        for number, count in enumerate((half, settings.num_restarts - half))
+    ]
+    # A few restarts do: with nothing to be found, all find the same cosine to .002.
+    null = find(
+        leading_x, gaussian_copy(leading_y, rng), num_restarts=-(-half // 3), seed=settings.seed
+    )
+    total = (len(found) + 1) * settings.num_rounds + _CLOSING_ROUNDS
     on_round = _counter(functools.partial(report, on_progress, "refinement"), total)
+    starts = [leading_x.axes @ one.rotation @ leading_y.axes.T for one in found]
     refined = [_anneal(x, y, start, settings, rng, on_round) for start in starts]
     refined.append(_anneal(x, y, polar(np.sum(refined, axis=0)), settings, rng, on_round))
+    measured_x, measured_y = (side[rng.permutation(len(side))[:MEASURED]] for side in (x, y))
     best = max(refined, key=lambda matrix: matched_cosine(unit(measured_x @ matrix), measured_y))
     matrix = refine(
         x,
@@ -194,7 +214,10 @@ def _try(
         projections["x"],
         projections["y"],
         matched_cosine=matched_cosine(unit(measured_x @ matrix), measured_y),
-        estimated_foscttm=retrieval(measured_x @ refined[1], measured_x @ refined[2]).foscttm,
+        estimated_foscttm=retrieval(measured_x @ refined[0], measured_x @ refined[1]).foscttm,
+        shared_geometry=shared_geometry(
+            leading_x, leading_y, leading_x.axes.T @ matrix @ leading_y.axes, null.matched_cosine
+        ),
         removed=removed,
         settings=settings,
     )
@@ -205,32 +228,6 @@ def _projection(units: np.ndarray, component: int) -> np.ndarray:
     _, vectors = np.linalg.eigh(units.T @ units)
     direction = vectors[:, -1 - component].astype(np.float64)
     return (np.eye(len(direction)) - np.outer(direction, direction)).astype(np.float32)
-
-
-def _rough_rotations(
-    x: np.ndarray,
-    y: np.ndarray,
-    settings: Settings,
-    rng: np.random.Generator,
-    on_progress: OnProgress | None,
-) -> list[np.ndarray]:
-    """[Dx, Dy] each: from all restarts, from the even ones and from the odd ones."""
-    centres_x, centres_y = restarts(
-        x,
-        y,
-        num_clusters=settings.num_clusters,
-        num_restarts=settings.num_restarts,
-        batch_size=settings.batch_size,
-        rng=rng,
-        on_progress=on_progress,
-    )
-    matching = quadratic_assignment(
-        centred_gram(centres_x), centred_gram(centres_y), seed=settings.seed
-    )
-    report(on_progress, "assignment", 1, 1)
-    matched_y = np.take_along_axis(centres_y, matching.permutation[:, :, None], axis=1)
-    covariances = centres_x.swapaxes(1, 2) @ matched_y
-    return [polar(covariances[share].sum(axis=0)) for share in (np.s_[:], np.s_[::2], np.s_[1::2])]
 
 
 def _anneal(

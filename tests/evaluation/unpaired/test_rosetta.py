@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import os
 
@@ -23,6 +24,7 @@ def test_recovers_a_rotation_of_disjoint_items(seed):
     fitted = fit(data.x, data.y, seed=seed)
     assert foscttm(fitted, data) < 0.001
     assert fitted.trusted
+    assert fitted.shared_geometry > 0.8
     np.testing.assert_allclose(fitted.matrix.T @ fitted.matrix, np.eye(20), atol=1e-5)
 
 
@@ -46,8 +48,18 @@ def test_does_not_trust_a_rotation_between_unrelated_spaces():
     x = clustered(np.random.default_rng(1), 800, 20)
     y = rng.standard_normal((800, 20)) * x.std(axis=0)
     fitted = fit(x, y)
-    assert fitted.estimated_foscttm > 0.1
+    assert fitted.shared_geometry < 0.4
     assert not fitted.trusted
+
+
+@pytest.mark.parametrize(
+    ("estimated", "shared", "trusted"),
+    [(0.01, 0.9, True), (0.01, 0.3, False), (0.2, 0.9, False), (0.2, 0.3, False)],
+)
+def test_trust_asks_for_agreement_and_for_shared_geometry(estimated, shared, trusted):
+    fitted = fit(*(clustered(np.random.default_rng(0), 100, 6) for _ in range(2)))
+    judged = dataclasses.replace(fitted, estimated_foscttm=estimated, shared_geometry=shared)
+    assert judged.trusted == trusted
 
 
 def test_the_matched_cosine_is_higher_for_related_spaces():
@@ -105,7 +117,9 @@ def test_says_how_far_it_is():
     data = spaces(8, num_items=300)
     told = []
     fit(data.x, data.y, on_progress=lambda *news: told.append(news))
-    assert [news for news in told if news[0] == "clusters"][-1] == ("clusters", 8, 8)
+    # Half of the restarts, the other half, and a third of a half against the null.
+    assert [news for news in told if news[0] == "clusters"][-1] == ("clusters", 2, 2)
+    assert [news for news in told if news[0] == "candidates"][5] == ("candidates", 6, 6)
     assert ("assignment", 1, 1) in told
     rounds = [news for news in told if news[0] == "refinement"]
     assert [done for _, done, _ in rounds] == list(range(1, len(rounds) + 1))
