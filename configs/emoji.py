@@ -46,7 +46,8 @@ def get_config(form: str = "") -> ConfigDict:
         dict(
             modality="text",
             num_samples=64 * (40 if short else 300),  # scenes, two sequences each
-            encoder=dict(width=96, depth=2, num_heads=4, mlp_dim=384, max_length=16),
+            encoder=dict(width=96, depth=2, num_heads=4, mlp_dim=384, max_length=16, remat=False),
+            packing=dict(group_size=0, rows=0, row_length=0),  # none; see docs/training.md
             # Better than 1e-3 for good and for bad views, judged on training scenes; next-token
             # prediction gains nothing from 1e-2.
             optimizer=dict(learning_rate=3e-3, **optimizer),
@@ -57,7 +58,15 @@ def get_config(form: str = "") -> ConfigDict:
         dict(
             modality="image",
             num_samples=64 * (30 if short else 400),
-            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, patch_size=8, image_size=32),
+            encoder=dict(
+                width=128,
+                depth=2,
+                num_heads=4,
+                mlp_dim=512,
+                patch_size=8,
+                image_size=32,
+                remat=False,  # True keeps no activations inside blocks, for a second forward pass
+            ),
             optimizer=dict(learning_rate=2e-3, **optimizer),
             **shared,
         )

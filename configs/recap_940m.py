@@ -49,12 +49,12 @@ def get_config(form: str = "") -> ConfigDict:
             # 85M parameters in the blocks and 25M in the embedding. Recaptions have about 50 words,
             # 64 tokens hold most of them whole; alt texts a dozen.
             encoder=dict(
-                **(
-                    dict(width=96, depth=2, num_heads=4, mlp_dim=384)
-                    if short
-                    else dict(width=768, depth=12, num_heads=12, mlp_dim=3_072)
-                ),
+                width=96 if short else 768,
+                depth=2 if short else 12,
+                num_heads=4 if short else 12,
+                mlp_dim=384 if short else 3_072,
                 max_length=32 if short else 64,
+                remat=False,  # True keeps no activations inside blocks, for a second forward pass
             ),
             optimizer=dict(
                 # LeJEPA's own for ViTs (arXiv 2511.08544), as the weight decay and the cosine to a
@@ -68,7 +68,7 @@ def get_config(form: str = "") -> ConfigDict:
             accumulation_steps=1,
             # Alt texts have about a dozen tokens, recaptions fill their 64. Either may come first:
             # 39 a scene on average, and 26 rows hold 52. That is the same step in 81% of the padded
-            # tokens. Watch `tokens_cut`.
+            # tokens. Watch `tokens_cut`. All fields 0 is no packing.
             packing=dict(group_size=16, rows=6, row_length=64)
             if short
             else dict(group_size=64, rows=26, row_length=128),

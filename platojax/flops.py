@@ -74,7 +74,7 @@ def _times(eqn: JaxprEqn) -> int:
         return eqn.params["length"]
     if eqn.primitive.name == "shard_map":  # its jaxpr is one shard's
         shape = eqn.params["mesh"].shape
-        return math.prod(shape[axis] for axis in eqn.params["manual_axes"])
+        return math.prod(shape[axis] for axis in eqn.params["newly_manual_axes"])
     return 1
 
 

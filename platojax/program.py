@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +124,34 @@ def make_program(config: ConfigDict, vocabulary: Vocabulary, example: Views, mes
             donate_argnums=0,
         ),
     )
+
+
+def check_batch(config: ConfigDict, mesh: Mesh) -> None:
+    """Checks that a batch can be spread over a mesh, split into micro-batches and packed.
+
+    Args:
+      config: of the run.
+      mesh: from `sharding.make_mesh`.
+
+    Raises:
+      ValueError: naming each factor that must divide `batch_size`, and the fix.
+    """
+    for field in ("batch_size", "accumulation_steps"):
+        if config[field] < 1:
+            raise ValueError(f"{field} must be at least 1; got {config[field]}.")
+    packing = make_packing(config)
+    factors = {
+        **{f"mesh.{axis}": mesh.shape[axis] for axis in sharding.BATCH_AXES},
+        "accumulation_steps": config.accumulation_steps,
+        **({"packing.group_size": packing.group_size} if packing else {}),
+    }
+    unit = math.prod(factors.values())
+    if config.batch_size % unit:
+        product = " x ".join(f"{name} {size}" for name, size in factors.items())
+        raise ValueError(
+            f"batch_size {config.batch_size} must be a multiple of {unit}: {product}. Set it to "
+            f"{-(-config.batch_size // unit) * unit}, or lower one of these."
+        )
 
 
 def total_steps(config: ConfigDict) -> int:

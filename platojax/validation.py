@@ -7,17 +7,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from platojax import sharding
-from platojax.data.packing import make_packing
 from platojax.data.pipeline import stack_views
 from platojax.data.scenes import Scene
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
 from platojax.evaluation.calibration import check_num_permutations
-from platojax.program import make_program
+from platojax.program import check_batch, make_program
 from platojax.tracking import check_trackers
-
-_POSITIVE = (*("batch_size", "num_samples", "accumulation_steps", "log_every", "nonfinite_limit"),)
 
 
 def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer: Tokenizer) -> None:
@@ -33,7 +30,7 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
       ValueError: naming the run, the field, the value and the fix.
     """
     try:
-        check_positive(config, "", _POSITIVE)
+        check_positive(config, "", ("num_samples", "log_every", "nonfinite_limit"))
         check_positive(config.checkpoint, "checkpoint.", ("every", "keep"))
         check_checkpoint_policy(config.checkpoint)
         check_trackers(config.trackers)
@@ -52,16 +49,7 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
                 f"{config.batch_size}; raise it, or lower batch_size."
             )
         mesh = sharding.make_mesh(**config.mesh)
-        packing = make_packing(config)
-        group_size = packing.group_size if packing else 1
-        parts = sharding.num_batch_shards(mesh) * config.accumulation_steps * group_size
-        if config.batch_size % parts:
-            raise ValueError(
-                f"batch_size {config.batch_size} must be a multiple of {parts}: mesh.data "
-                f"{mesh.shape['data']} x mesh.fsdp {mesh.shape['fsdp']} parts of the batch x "
-                f"accumulation_steps {config.accumulation_steps}"
-                + (f" x packing.group_size {group_size}." if packing else ".")
-            )
+        check_batch(config, mesh)
         rate = config.optimizer.learning_rate
         if not 0 < rate < float("inf"):
             raise ValueError(f"optimizer.learning_rate must be positive and finite; got {rate}.")

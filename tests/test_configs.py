@@ -4,13 +4,16 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from platojax import sharding
 from platojax.arm import make_arm
+from platojax.data.packing import Packing, make_packing
 from platojax.data.pipeline import stack_views
 from platojax.data.recap import SOURCES
 from platojax.data.scenes import Scene, Text, load_emoji
-from platojax.data.views import make_views
+from platojax.data.views import example_views, make_views
 from platojax.experiment import evaluation_items
 from platojax.program import make_program
 from platojax.runs import resolve_runs
@@ -69,6 +72,25 @@ def test_recap_has_109_million_parameters_and_940_million_samples():
     assert count == pytest.approx(109e6, rel=0.01)
     assert run.config.num_samples == 940_000_000
     assert run.config.batch_size == 16_384
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_what_saves_memory_and_padding_can_be_chosen_on_the_command_line(path):
+    arguments = ["main", f"--config={path}:runlocal"]
+    for name, value in dict(group_size=8, rows=2, row_length=64).items():
+        arguments.append(f"--config.text.packing.{name}={value}")
+    modalities = [name for name in ("text", "image") if name in load(path)("")]
+    arguments += [f"--config.{name}.encoder.remat=True" for name in modalities]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
+    values(arguments)
+    for run in resolve_runs(values.config):
+        packing = Packing(8, 2, 64) if run.config.modality == "text" else None
+        assert make_packing(run.config) == packing
+        arm = make_arm(run.config, tiny.tokenizer())
+        views = example_views(run.config.views, run.config.encoder)
+        params = jax.eval_shape(arm.init, jax.random.key(0), views)
+        assert "remat" in str(jax.make_jaxpr(arm.per_scene)(params, views))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

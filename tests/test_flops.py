@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from platojax.arm import make_arm
 from platojax.data.views import example_views
@@ -44,6 +45,19 @@ def test_attention_counts_scores_and_the_sum_of_values():
     attend = functools.partial(jax.nn.dot_product_attention, is_causal=True)
     product = 2 * batch * heads * length * length * dim
     assert count_flops(attend, q, q, q) == 2 * product  # masked scores are computed, too
+
+
+@pytest.mark.parametrize("manual", [{"data"}, {"data", "model"}])
+def test_a_program_of_one_shard_counts_on_all_devices(manual):
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    whole = jax.shard_map(
+        lambda x, w: x @ w,
+        mesh=mesh,
+        in_specs=(PartitionSpec("data"), PartitionSpec(None, *(manual - {"data"}))),
+        out_specs=PartitionSpec("data", *(manual - {"data"})),
+        axis_names=manual,
+    )
+    assert count_flops(whole, array(8, 16), array(16, 32)) == 2 * 8 * 16 * 32
 
 
 def test_what_no_output_needs_is_not_counted():

@@ -97,5 +97,6 @@ def test_an_impossible_packing_is_refused(arm, packing, message):
         make_packing(tiny.arm_config(arm, packing=packing))
 
 
-def test_no_packing_is_none():
-    assert make_packing(tiny.arm_config(packing=None)) is make_packing(tiny.arm_config()) is None
+@pytest.mark.parametrize("arm", ["text_good", "image_good"])
+def test_configs_pack_nothing_of_themselves(arm):
+    assert make_packing(tiny.arm_config(arm)) is None

@@ -1,3 +1,5 @@
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,7 @@ import pytest
 
 from platojax import sharding
 from platojax.optimizer import learning_rate_schedule, make_optimizer
-from platojax.program import make_program, make_train_step, total_steps
+from platojax.program import check_batch, make_program, make_train_step, total_steps
 from tests import tiny
 
 
@@ -48,11 +50,24 @@ def test_an_infinite_learning_rate_changes_no_parameter():
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
 
 
-def test_one_trace_serves_all_steps():
-    step, state, views = small_step(tiny.arm_config())
-    jitted = jax.jit(chex.assert_max_traces(step, n=1))
-    for _ in range(3):
-        state, _ = jitted(state, views)
+def test_one_trace_serves_all_steps_and_seeds_and_moves_nothing_between_host_and_device():
+    config = tiny.arm_config()
+    mesh = sharding.make_mesh()
+    example = jax.ShapeDtypeStruct((2, 1, 12), "int32")
+    program = make_program(config, tiny.tokenizer(), example, mesh)
+    batch = np.random.default_rng(0).integers(4, 50, (2, 8, 12), dtype=np.int32)
+    views = jax.device_put(batch, sharding.batch_sharding(mesh))
+    for seed in (0, 1):
+        state = program.init(np.uint32(seed))
+        with jax.transfer_guard("disallow"):
+            for _ in range(3):
+                state, _ = program.step(state, views)
+        assert program.step._cache_size() == 1
+    with (
+        jax.transfer_guard("disallow"),
+        pytest.raises(RuntimeError, match="Disallowed host-to-device transfer"),
+    ):
+        program.step(state, batch)
 
 
 def test_the_state_given_is_donated():
@@ -96,6 +111,20 @@ def test_directions_change_with_the_step():
     one = step(state, views)[1]["sigreg"]
     two = step(state.replace(step=state.step + 1), views)[1]["sigreg"]
     assert one != two
+
+
+def test_a_batch_must_fill_the_mesh_the_micro_batches_and_the_groups():
+    # Only the sizes count: a pod is not here.
+    mesh = jax.sharding.AbstractMesh((64, 4, 1), ("data", "fsdp", "model"))
+    packing = dict(group_size=64, rows=12, row_length=64)
+    check_batch(tiny.arm_config(batch_size=2 * 256 * 64, packing=packing), mesh)
+    check_batch(tiny.arm_config(batch_size=4_096), mesh)
+    message = (
+        "batch_size 4096 must be a multiple of 32768: mesh.data 64 x mesh.fsdp 4 x "
+        "accumulation_steps 2 x packing.group_size 64. Set it to 32768, or lower one of these."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_batch(tiny.arm_config(batch_size=4_096, accumulation_steps=2, packing=packing), mesh)
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(80, 10), (87, 10), (3, 1)])

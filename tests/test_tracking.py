@@ -1,4 +1,5 @@
 import json
+import struct
 
 import pytest
 
@@ -68,15 +69,35 @@ def test_unknown_trackers_and_missing_libraries_are_named(monkeypatch):
 
 
 def test_tensorboard_hides_what_a_killed_run_wrote_after_its_checkpoint(tmp_path):
-    pytest.importorskip("tensorboardX")
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     for last_step, steps in ((0, (1, 2, 3)), (2, (3,))):
         (tracker,) = open_trackers(["tensorboard"], tmp_path, last_step=last_step)
         for step in steps:
             tracker.write(step, {"loss": float(step)})
         tracker.close()
-    files = sorted((tmp_path / "tensorboard").iterdir())
-    assert len(files) == 2
-    assert b"loss" in files[0].read_bytes()
+    (first,) = (tmp_path / "tensorboard").glob("*.from0")
+    (second,) = (tmp_path / "tensorboard").glob("*.from2")
+    assert losses(read_events(first, event_pb2)) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    resumed = read_events(second, event_pb2)
+    # TensorBoard drops all older events from the step of a START on.
+    starts = [e for e in resumed if e.session_log.status == event_pb2.SessionLog.START]
+    assert [start.step for start in starts] == [3]
+    assert resumed.index(starts[0]) < min(i for i, e in enumerate(resumed) if e.summary.value)
+    assert losses(resumed) == [(3, 3.0)]
+
+
+def read_events(path, event_pb2):
+    """The events of a file of TFRecords: length, its checksum, data, checksum of the data."""
+    content, events = path.read_bytes(), []
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        events.append(event_pb2.Event.FromString(content[12 : 12 + length]))
+        content = content[16 + length :]
+    return events
+
+
+def losses(events):
+    return [(e.step, v.simple_value) for e in events for v in e.summary.value if v.tag == "loss"]
 
 
 def test_wandb_goes_on_with_the_same_run(tmp_path, monkeypatch):

@@ -14,8 +14,15 @@ from tests import tiny
         (
             "text.packing",
             dict(group_size=3, rows=2, row_length=18),
-            r"must be a multiple of \d+: .* x packing.group_size 3",
+            r"must be a multiple of \d+: mesh.data \d .* x packing.group_size 3. Set it to \d+",
         ),
+        ("text.packing.rows", 3, "packing.group_size must be at least 1 .* got 0"),
+        (
+            "text.accumulation_steps",
+            3,
+            "must be a multiple of .* x accumulation_steps 3. Set it to",
+        ),
+        ("text.accumulation_steps", 0, "accumulation_steps must be at least 1; got 0"),
         ("text.encoder.depth", 0, "encoder.depth must be at least 1; got 0"),
         ("text.encoder.num_heads", 3, "width 16 is not a multiple of num_heads 3"),
         ("text.encoder.max_length", 2, "encoder.max_length must be at least 3"),

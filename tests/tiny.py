@@ -49,12 +49,13 @@ def experiment_config() -> ConfigDict:
         nonfinite_limit=3,
         collapse=dict(min_spread=1e-6, min_effective_rank=1.01, patience=2, stop=False),
     )
-    shape = dict(width=16, depth=1, num_heads=2, mlp_dim=32)
+    shape = dict(width=16, depth=1, num_heads=2, mlp_dim=32, remat=False)
+    packing = dict(group_size=0, rows=0, row_length=0)
     return ConfigDict(
         dict(
             seed=0,
             data=dict(name="emoji"),
-            text=dict(encoder=dict(max_length=12, **shape), **shared),
+            text=dict(encoder=dict(max_length=12, **shape), packing=packing, **shared),
             image=dict(encoder=dict(patch_size=8, image_size=16, **shape), **shared),
             arms=dict(
                 image_good=dict(

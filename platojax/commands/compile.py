@@ -157,16 +157,10 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
     from platojax.data.views import example_views
     from platojax.flops import count_flops_by_kind
     from platojax.model_flops import model_flops
-    from platojax.program import make_program
+    from platojax.program import check_batch, make_program
 
     mesh = sharding.make_mesh(**config.mesh, devices=target.devices)
-    parts = sharding.num_batch_shards(mesh) * config.accumulation_steps
-    if config.batch_size % parts:
-        raise ValueError(
-            f"batch_size {config.batch_size} must be a multiple of {parts}: accumulation_steps "
-            f"{config.accumulation_steps} x the {sharding.num_batch_shards(mesh)} parts of the "
-            f"mesh that share a batch on {target.topology}."
-        )
+    check_batch(config, mesh)
     example = example_views(config.views, config.encoder)
     with jax.set_mesh(mesh):
         program = make_program(config, vocabulary, example, mesh)

@@ -34,7 +34,10 @@ class Packing:
           max_length: tokens of the longest text.
         """
         if self.group_size < 1:
-            raise ValueError(f"packing.group_size must be at least 1; got {self.group_size}.")
+            raise ValueError(
+                f"packing.group_size must be at least 1 (all fields of packing 0 for none); got "
+                f"{self.group_size}."
+            )
         if self.row_length < max_length:
             raise ValueError(
                 f"packing.row_length must be at least encoder.max_length {max_length}, so that "
@@ -117,12 +120,15 @@ class Packing:
 
 
 def make_packing(config: ConfigDict) -> Packing | None:
-    """The packing that a run's config names, None where it has no `packing` or it is None.
+    """The packing that a run's config names: the fields of `Packing`, all 0 for none.
+
+    Args:
+      config: of the run; those of images have no `packing`.
 
     Raises:
       ValueError: if it is impossible, or the run is not of texts.
     """
-    if config.get("packing") is None:
+    if "packing" not in config:
         return None
     fields = {field.name for field in dataclasses.fields(Packing)}
     if set(config.packing) != fields:
@@ -131,6 +137,8 @@ def make_packing(config: ConfigDict) -> Packing | None:
         )
     if config.modality != "text":
         raise ValueError(f"packing is for text; modality is {config.modality!r}. Remove it.")
+    if not any(config.packing.values()):
+        return None
     packing = Packing(**config.packing)
     packing.check(config.encoder.max_length)
     return packing

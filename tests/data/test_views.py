@@ -1,10 +1,13 @@
+import chex
+import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from platojax.data.observations import TextCodec, resize
+from platojax.data.pipeline import stack_views
 from platojax.data.scenes import Picture, Scene, Text, load_emoji
-from platojax.data.views import augment, make_views, without_shared_words
+from platojax.data.views import augment, example_views, make_views, without_shared_words
 from tests import tiny
 
 ENCODER = ConfigDict(dict(max_length=16, image_size=32))
@@ -24,23 +27,44 @@ def words(tokenizer, row):
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "shape", "dtype"),
+    ("name", "fields", "shapes", "dtype"),
     [
-        ("two_sources", dict(sources=tiny.SOURCES, distinct=True), (2, 16), np.int32),
-        ("two_masks", dict(sources=tiny.SOURCES), (2, 16), np.int32),
-        ("two_artists", {}, (2, 32, 32, 3), np.uint8),
-        ("two_crops", {}, (2, 32, 32, 3), np.uint8),
+        ("two_sources", dict(sources=tiny.SOURCES, distinct=True), [(2, 16)], np.int32),
+        ("two_masks", dict(sources=tiny.SOURCES), [(2, 16)], np.int32),
+        ("two_artists", {}, [(2, 32, 32, 3)], np.uint8),
+        ("two_crops", {}, [(2, 32, 32, 3)], np.uint8),
+        ("multi_crop", dict(local_size=8), [(2, 32, 32, 3), (6, 8, 8, 3)], np.uint8),
+        (
+            "multi_crop",
+            dict(local_size=16, num_global=1, num_local=3),
+            [(1, 32, 32, 3), (3, 16, 16, 3)],
+            np.uint8,
+        ),
     ],
 )
-def test_every_policy_depends_on_nothing_but_its_generator(tokenizer, name, fields, shape, dtype):
-    views = make(tokenizer, name, **fields)
+def test_every_policy_gives_what_its_config_says_by_its_generator_alone(
+    tokenizer, name, fields, shapes, dtype
+):
+    policy = make(tokenizer, name, **fields)
     scene = load_emoji("train")[7]
-    one = views(scene, np.random.default_rng(3))
-    assert one.shape == shape
-    assert one.dtype == dtype
-    np.testing.assert_array_equal(one, views(scene, np.random.default_rng(3)))
-    others = [views(scene, np.random.default_rng(seed)) for seed in range(4, 9)]
-    assert any(not np.array_equal(one, other) for other in others)
+
+    def views(seed):
+        return policy(scene, np.random.default_rng(seed))
+
+    one = views(3)
+    assert [part.shape for part in jax.tree.leaves(one)] == shapes
+    assert {part.dtype for part in jax.tree.leaves(one)} == {np.dtype(dtype)}
+    chex.assert_trees_all_equal(one, views(3))
+    others = [jax.tree.leaves(views(seed))[-1] for seed in range(4, 9)]
+    assert any(not np.array_equal(jax.tree.leaves(one)[-1], other) for other in others)
+    # As it is without a scene: the same tree, shapes and dtypes.
+    example = example_views(ConfigDict(dict(name=name, **fields)), ENCODER)
+    chex.assert_trees_all_equal_shapes_and_dtypes(example, stack_views([one]))
+
+
+def test_an_unknown_policy_has_no_example():
+    with pytest.raises(ValueError, match=r"views.name 'good' names no policy"):
+        example_views(ConfigDict(dict(name="good")), ENCODER)
 
 
 def test_two_sources_are_never_the_same_one(tokenizer):

@@ -7,11 +7,13 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
 from platojax.chips import CHIPS
 from platojax.cli import app
+from platojax.commands.compile import compile_run
 from platojax.pod import memory, target
 from tests import tiny
 
@@ -94,6 +96,13 @@ def test_a_config_that_is_not_there_is_named():
 def test_a_topology_of_another_form_is_refused(topology):
     with pytest.raises(ValueError, match="v4, v5e, v5p, v6e, a colon"):
         target.make_target(topology)
+
+
+def test_a_batch_that_does_not_fill_the_slice_is_refused_as_in_training(tmp_path):
+    settings = tiny.arm_config(packing=dict(group_size=16, rows=4, row_length=32))
+    slice_ = target.Target("v5e:1x1", CHIPS["v5e"], tuple(jax.devices()[:1]), (1, 1, 1))
+    with pytest.raises(ValueError, match=r"batch_size 8 must .* 16: .* x packing.group_size 16"):
+        compile_run(settings, tiny.tokenizer(), slice_, tmp_path)
 
 
 GIB = 2**30
