@@ -9,6 +9,7 @@ all, once. When one fails, the others are ended, and its exit code is the launch
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -118,6 +119,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.processes < 1:
         parser.error(f"processes must be at least 1; got {arguments.processes}")
+    if shutil.which(arguments.command[0]) is None:
+        parser.error(f"there is no program {arguments.command[0]!r}")
     environment = dict(os.environ)
     if arguments.cpu_devices is not None:
         environment |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(arguments.cpu_devices)}

@@ -9,6 +9,7 @@ from typing import Any
 
 import grain
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 from orbax.checkpoint.checkpoint_managers import preservation_policy, save_decision_policy
@@ -16,6 +17,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy, save_decis
 from platojax import processes
 
 _SCORE = "score"
+_FINGERPRINT = "fingerprint"
 
 
 class DamagedCheckpoint(ValueError):  # noqa: N818  (what it is, not what went wrong)
@@ -48,6 +50,8 @@ class Checkpoints:
           keep_best: keep also so many steps of the highest score, of those that have one.
         """
         self._folder = pathlib.Path(folder)
+        if self._folder.exists() and not self._folder.is_dir():
+            raise ValueError(f"{folder} is a file; checkpoints go into a folder of that name.")
         policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(keep)]
         if keep_every:
             policies.append(preservation_policy.EveryNSteps(keep_every))
@@ -113,9 +117,10 @@ class Checkpoints:
         Raises:
           OSError: this step or the one before cannot be written.
         """
+        fingerprint = jax.device_get(_fingerprint(state)).tolist()
         items: dict[str, Any] = {
             "state": ocp.args.StandardSave(state),
-            "meta": ocp.args.JsonSave(dict(meta)),
+            "meta": ocp.args.JsonSave({**meta, _FINGERPRINT: fingerprint}),
         }
         if data is not None:
             items["data"] = grain.checkpoint.CheckpointSave(data)
@@ -133,7 +138,10 @@ class Checkpoints:
         Raises:
           DamagedCheckpoint: it cannot be read.
         """
-        return self._restore(step, {"meta": ocp.args.JsonRestore()})["meta"]
+        meta = self._restore(step, {"meta": ocp.args.JsonRestore()})["meta"]
+        if not isinstance(meta, dict):
+            raise DamagedCheckpoint(f"checkpoint {self._folder}/{step} has no metadata: {meta!r}")
+        return meta
 
     def restore(
         self, step: int, abstract_state: Any, data: grain.DatasetIterator | None = None
@@ -164,7 +172,14 @@ class Checkpoints:
                 )
             items["data"] = grain.checkpoint.CheckpointRestore(data)
         # Orbax may return arrays that alias its own read buffers; a copy can be donated safely.
-        return jax.tree.map(lambda x: x.copy(), self._restore(step, items)["state"])
+        state = jax.tree.map(lambda x: x.copy(), self._restore(step, items)["state"])
+        # The files have no checksum of their own: single flipped bits are read as they are.
+        if jax.device_get(_fingerprint(state)).tolist() != self.meta(step).get(_FINGERPRINT):
+            raise DamagedCheckpoint(
+                f"checkpoint {self._folder}/{step} cannot be read (its arrays are not those that "
+                "were saved)"
+            )
+        return state
 
     def set_aside(self, steps: list[int]) -> None:
         """Renames steps that cannot be read, so that they can be saved anew and nothing is lost."""
@@ -224,6 +239,28 @@ class Checkpoints:
                 "full? The checkpoints before it are whole: make room, and the same command goes "
                 "on from there."
             ) from error
+
+
+@jax.jit
+def _fingerprint(state: Any) -> jax.Array:
+    """A number for each array, which is another where any one element is: `[arrays]` uint32.
+
+    The sum of the elements' bits times odd numbers, modulo 2^32: exact, and so the same however the
+    arrays are split over devices.
+    """
+
+    def of_array(x: jax.Array) -> jax.Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        bits = x.astype(jnp.uint32) if x.dtype.itemsize != 4 else _as_uint32(x)
+        flat = bits.reshape(-1)
+        return jnp.sum(flat * (2 * jnp.arange(flat.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
+
+    return jnp.stack([of_array(x) for x in jax.tree.leaves(state)])
+
+
+def _as_uint32(x: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def _score(metrics: Mapping[str, float]) -> float:

@@ -183,6 +183,8 @@ def _compare(
 
 def _load_monitor(config: ConfigDict, runs: Sequence[Run]) -> Monitor:
     protocol = {name: config[name] for name in _PROTOCOL}
+    if not config.data:
+        raise ValueError("monitor.data is empty; name what the targets are the features of.")
     try:
         items = load_items(config.data)
     except (ValueError, OSError) as error:
@@ -241,10 +243,11 @@ def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
         _write_json(path, current)
         return
     try:
-        saved = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        saved = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
         raise WorkdirError(
-            f"{path} is not JSON ({error}); name another --workdir, or delete this one."
+            f"{path} is not the JSON of a config ({error}); name another --workdir, or delete this "
+            "one."
         ) from error
     differences = list(_differences(saved, current))
     if fields := [one for one in differences if not _may_change(one[0])]:

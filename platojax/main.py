@@ -24,6 +24,7 @@ _DISTRIBUTED = flags.DEFINE_boolean(
     "distributed", False, "This is one of several processes; see launch/README.md."
 )
 _TERMINATED = 143  # what a shell reports of a process that SIGTERM ended
+_INTERRUPTED = 130  # and of one that SIGINT ended
 
 
 def main(_: list[str]) -> None:
@@ -33,6 +34,11 @@ def main(_: list[str]) -> None:
     path = config_flags.get_config_filename(flags.FLAGS["config"])
     default = pathlib.Path("runs") / pathlib.Path(path).name.replace(".py", "").replace(":", "-")
     try:
+        if "://" in str(_WORKDIR.value):
+            raise ValueError(
+                f"--workdir {_WORKDIR.value} is an address; give a path, for a bucket the one "
+                "where it is mounted."
+            )
         if _DISTRIBUTED.value:
             join_processes()
         with _only_first_process_prints():
@@ -44,6 +50,9 @@ def main(_: list[str]) -> None:
         logging.debug("Where the error arose:", exc_info=True)
         print(f"Error: {error} (--verbosity=1 shows where.)", file=sys.stderr)
         _exit(2)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
+        _exit(_INTERRUPTED)
     except Exception:
         if not _DISTRIBUTED.value:
             raise
@@ -62,12 +71,11 @@ def _only_first_process_prints() -> Iterator[None]:
 
 
 def _exit(code: int) -> NoReturn:
-    if _DISTRIBUTED.value:
-        # Python's own exit would wait minutes for the other processes, which wait for this one.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    # Python's own exit would wait minutes for the other processes, which wait for this one; and
+    # what a failed save left in its threads would be printed over the error.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

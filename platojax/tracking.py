@@ -65,7 +65,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Reads a metrics file; a last line that was cut short is left out.
 
     Raises:
-      ValueError: if a line before the last one is not JSON.
+      ValueError: if a line before the last one is no JSON object with a step.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -74,11 +74,16 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+            row["step"] + 0  # a row of ours has this number
+        except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}.") from error
+            raise ValueError(
+                f"{path}, line {number} is no row of metrics: {line[:80]!r}. Repair or delete the "
+                "file; nothing else depends on it."
+            ) from error
+        rows.append(row)
     return rows
 
 
@@ -214,7 +219,13 @@ def open_trackers(names: Sequence[str], folder: pathlib.Path, *, last_step: int)
     check_trackers(names)
     if jax.process_index() != 0:
         return []
-    return [_TRACKERS[name][1](folder, last_step=last_step) for name in names]
+    trackers = []
+    for name in names:
+        try:
+            trackers.append(_TRACKERS[name][1](folder, last_step=last_step))
+        except Exception as error:  # of their own kinds: no key, no network
+            raise ValueError(f"trackers has {name!r}, which does not start: {error}") from error
+    return trackers
 
 
 class Profiler:

@@ -171,6 +171,12 @@ def train(
                     f"optimizer.learning_rate ({config.optimizer.learning_rate:g}) or look at the "
                     "data of these steps."
                 )
+            if step == last_step and not np.isfinite(values["loss"]):
+                raise FloatingPointError(
+                    f"the loss of the last step, {step}, of {folder.name} is {values['loss']}: the "
+                    "run is not finished. Go on from an earlier checkpoint, by deleting the last "
+                    f"ones in {folder}/checkpoints, or with a lower optimizer.learning_rate."
+                )
             if step % config.log_every and step != last_step:
                 return
             samples = step * config.batch_size
@@ -280,6 +286,11 @@ def _restore_latest(
             data = make_batches(first_batch=step)
             data.check_layout(saved)
             state = checkpoints.restore(step, abstract_state, data.iterator)
+            if int(state.step) != step:
+                raise DamagedCheckpoint(
+                    f"checkpoint {folder}/checkpoints/{step} cannot be read (it holds step "
+                    f"{int(state.step)})"
+                )
         except DamagedCheckpoint as error:
             damaged.append(step)
             reasons.append(str(error))
@@ -332,6 +343,8 @@ class _Clock:
 
 
 def _check_meta(saved: Mapping[str, Any], current: Mapping[str, Any], folder: pathlib.Path) -> None:
+    if missing := {*current, "tokens"} - saved.keys():
+        raise DamagedCheckpoint(f"{folder}/checkpoints has metadata without {sorted(missing)}")
     for field, value in current.items():
         if saved[field] != value:
             raise ValueError(

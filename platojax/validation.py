@@ -1,5 +1,6 @@
 """Finds what is impossible in an experiment before anything is trained."""
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -31,6 +32,7 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
     """
     try:
         check_positive(config, "", ("num_samples", "log_every", "nonfinite_limit"))
+        check_ranges(config)
         check_positive(config.checkpoint, "checkpoint.", ("every", "keep"))
         check_checkpoint_policy(config.checkpoint)
         check_trackers(config.trackers)
@@ -59,8 +61,45 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         example = stack_views([policy(scenes[0], np.random.default_rng(0))])
         program = make_program(config, tokenizer, example, mesh)
         jax.eval_shape(program.step, program.state, program.batch(config.batch_size))
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+    ) as error:  # of the config's fields, and their types
+        raise ValueError(f"{name}: a field is missing or of another type: {error}") from error
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+# Fields, and the ranges in which they mean something: from, and up to but not including.
+_RANGES = {
+    "seed": (0, 2**32),
+    "num_workers": (0, math.inf),
+    "optimizer.b2": (0, 1),
+    "optimizer.weight_decay": (0, math.inf),
+    "optimizer.clip_norm": (np.finfo(np.float32).tiny, math.inf),
+    "collapse.min_spread": (0, math.inf),
+    "collapse.min_effective_rank": (0, math.inf),
+    "collapse.patience": (1, math.inf),
+    "objective.num_slices": (1, math.inf),
+    "objective.projector_dim": (1, math.inf),
+}
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """Raises ValueError where a number is out of the range in which it means something."""
+    if config.dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype must be 'float32' or 'bfloat16'; got {config.dtype!r}.")
+    for field, (lowest, limit) in _RANGES.items():
+        room, _, name = field.rpartition(".")
+        value = (config[room] if room else config).get(name)
+        if value is not None and not lowest <= value < limit:
+            raise ValueError(f"{field} must lie in [{lowest:g}, {limit:g}); got {value}.")
+    for width in config.objective.get("projector_hidden", ()):
+        if not isinstance(width, int) or width < 1:
+            raise ValueError(
+                f"objective.projector_hidden must be positive integers; got {width!r}."
+            )
 
 
 def check_checkpoint_policy(checkpoint: ConfigDict) -> None:
@@ -77,7 +116,8 @@ def check_checkpoint_policy(checkpoint: ConfigDict) -> None:
 
 def check_profile(steps: Sequence[int]) -> None:
     """Raises ValueError where these are not the first and the last step of a trace."""
-    if steps and (len(steps) != 2 or not 1 <= steps[0] <= steps[1]):
+    whole = all(isinstance(step, int) for step in steps)
+    if steps and not (whole and len(steps) == 2 and 1 <= steps[0] <= steps[1]):
         raise ValueError(
             f"profile.steps must be empty, or the first and the last step to trace; got {steps}."
         )

@@ -244,7 +244,9 @@ def test_the_last_every_kth_and_the_best_checkpoints_are_kept(policy, kept, tmp_
     assert set(Checkpoints.to_read(tmp_path / "checkpoints").steps()) == kept
 
 
-@pytest.mark.parametrize("how", ["truncated", "corrupted", "without metadata"])
+@pytest.mark.parametrize(
+    "how", ["truncated", "corrupted", "single bits", "without metadata", "empty metadata"]
+)
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(how, tmp_path):
     config = tiny.arm_config()
     run(config, tmp_path / "whole")
@@ -260,6 +262,34 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(how, tmp_path):
     assert (tmp_path / "hurt" / "checkpoints" / f"damaged-{latest}").is_dir()
     one, two = ((tmp_path / f / "metrics.jsonl").read_bytes() for f in ("whole", "hurt"))
     assert one == two
+
+
+def test_a_checkpoint_under_another_steps_name_is_not_believed(tmp_path):
+    with pytest.raises(Preempted):
+        run(tiny.arm_config(), tmp_path, stop_at=3)
+    steps = Checkpoints.to_read(tmp_path / "checkpoints").steps()
+    shutil.copytree(tmp_path / "checkpoints" / str(steps[0]), tmp_path / "checkpoints" / "1000")
+    hooks = run(tiny.arm_config(), tmp_path)
+    assert f"1000 cannot be read (it holds step {steps[0]})" in hooks.messages[0]
+    assert hooks.reports[-1].step == 6
+
+
+def test_a_run_does_not_end_on_a_loss_that_is_not_finite(tmp_path, monkeypatch):
+    real = train_module.make_program
+
+    def breaks_at_the_end(*args):
+        program = real(*args)
+
+        def step(state, views):
+            state, metrics = program.step(state, views)
+            return state, metrics | {"loss": jnp.where(state.step == 6, jnp.nan, metrics["loss"])}
+
+        return dataclasses.replace(program, step=jax.jit(step))
+
+    monkeypatch.setattr(train_module, "make_program", breaks_at_the_end)
+    with pytest.raises(FloatingPointError, match=r"the loss of the last step, 6, of .* is nan"):
+        run(tiny.arm_config(), tmp_path)
+    assert 6 not in Checkpoints.to_read(tmp_path / "checkpoints").steps()
 
 
 def test_where_no_checkpoint_can_be_read_nothing_is_touched(tmp_path):
@@ -361,11 +391,17 @@ def _damage(step, how):
     if how == "without metadata":
         shutil.rmtree(step / "meta")
         return
+    if how == "empty metadata":
+        (step / "meta" / "metadata").write_text("{}")
+        return
     files = [path for path in (step / "state").rglob("*") if path.is_file()]
     path = max(files, key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     if how == "truncated":
         content = content[: len(content) // 2]
+    elif how == "single bits":  # which no file format notices
+        for i in range(0, len(content), len(content) // 30):
+            content[i] ^= 1
     else:
         for i in range(0, len(content), 97):
             content[i] ^= 0xFF

@@ -27,7 +27,7 @@ class Tokenizer:
 
         Raises:
           FileNotFoundError: if there is no such file.
-          ValueError: if it lacks one of the special tokens.
+          ValueError: if it is no such file, or lacks one of the special tokens.
         """
         path = pathlib.Path(path)
         if not path.is_file():
@@ -35,7 +35,12 @@ class Tokenizer:
                 f"tokenizer {path} does not exist; train one with tools/train_tokenizer.py."
             )
         model = path.read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{path} is no sentencepiece model; train one with tools/train_tokenizer.py."
+            ) from error
         self.hash = hashlib.sha256(model).hexdigest()
         self.vocab_size = self._processor.vocab_size()
         self.pad_id = self._processor.pad_id()
