@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -60,6 +61,19 @@ def main(_: list[str]) -> None:
         _exit(1)
 
 
+def _parse_flags(arguments: list[str]) -> list[str]:
+    """As absl's runner does, and with a line where an override names no field of the config."""
+    try:
+        return app.parse_flags_with_usage(arguments)
+    except (AttributeError, KeyError) as error:
+        # What ml_collections raises then; without overrides it is a mistake in the config file.
+        if not any(re.match(r"--?(no)?config\.", argument) for argument in arguments):
+            raise
+        cause = error.args[0].args[0] if isinstance(error.args[0], KeyError) else error.args[0]
+        print(f"Error: --config has no such field: {' '.join(str(cause).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
 @contextlib.contextmanager
 def _only_first_process_prints() -> Iterator[None]:
     """Silences the standard output of the others; what goes wrong in them stays visible."""
@@ -80,4 +94,4 @@ def _exit(code: int) -> NoReturn:
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("config")
-    app.run(main)
+    app.run(main, flags_parser=_parse_flags)

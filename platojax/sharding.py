@@ -90,11 +90,6 @@ def check_model_axis(groups: np.ndarray) -> None:
             )
 
 
-def num_batch_shards(mesh: Mesh) -> int:
-    """Over how many parts the scenes of a batch are spread."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
-
-
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """For views `[V, N, ...]`: scenes over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))

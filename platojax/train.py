@@ -282,7 +282,7 @@ def _restore_latest(
         data = None
         try:
             saved = checkpoints.meta(step)
-            _check_meta(saved, meta, folder)
+            _check_meta(saved, meta, f"checkpoint {folder}/checkpoints/{step}")
             data = make_batches(first_batch=step)
             data.check_layout(saved)
             state = checkpoints.restore(step, abstract_state, data.iterator)
@@ -342,13 +342,13 @@ class _Clock:
         return rate
 
 
-def _check_meta(saved: Mapping[str, Any], current: Mapping[str, Any], folder: pathlib.Path) -> None:
+def _check_meta(saved: Mapping[str, Any], current: Mapping[str, Any], where: str) -> None:
     if missing := {*current, "tokens"} - saved.keys():
-        raise DamagedCheckpoint(f"{folder}/checkpoints has metadata without {sorted(missing)}")
+        raise DamagedCheckpoint(f"{where} cannot be read (its metadata lack {sorted(missing)})")
     for field, value in current.items():
         if saved[field] != value:
             raise ValueError(
-                f"{folder}/checkpoints was made with {field} {saved[field]!r}, this run has "
+                f"{where} was made with {field} {saved[field]!r}, this run has "
                 f"{value!r}: the batches would not go on where they stopped. Set it back, or start "
                 "in another --workdir."
             )

@@ -46,7 +46,7 @@ def test_a_cut_last_line_is_left_out_and_an_inner_one_refused(tmp_path):
     path.write_text('{"step": 1}\n{"step": 2')
     assert read_jsonl(path) == [{"step": 1}]
     path.write_text('{"step": 1\n{"step": 2}\n')
-    with pytest.raises(ValueError, match="line 1 is not JSON"):
+    with pytest.raises(ValueError, match="line 1 is no row"):
         read_jsonl(path)
 
 

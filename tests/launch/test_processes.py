@@ -112,12 +112,18 @@ def test_what_one_process_cannot_read_no_process_goes_on_from(tmp_path):
     assert (whole / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
 
 
-def start_main(*options):
+def start_main(*options, seed="-1"):
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("JAX_N", "XLA_F"))
     }
     return subprocess.run(
-        [sys.executable, *options, "--config", "configs/emoji.py:runlocal", "--config.seed=-1"],
+        [
+            sys.executable,
+            *options,
+            "--config",
+            "configs/emoji.py:runlocal",
+            f"--config.seed={seed}",
+        ],
         cwd=ROOT,
         env={**environment, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -138,7 +144,7 @@ def test_what_goes_wrong_in_one_of_several_processes_ends_all_and_is_shown(tmp_p
     blocked.touch()
     program = ["-m", "platojax.main", "--distributed", "--workdir", f"{blocked}/runs"]
     result = start_main(
-        "launch/local.py", "2", "--cpu-devices", "1", "--", sys.executable, *program
+        *("launch/local.py", "2", "--cpu-devices", "1", "--", sys.executable, *program), seed="0"
     )
     assert result.returncode == 2
     assert re.search(r"^\[[01]\] Error: .*a file", result.stderr, re.MULTILINE)
