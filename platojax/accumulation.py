@@ -65,8 +65,9 @@ def _pull_back(arm: Arm, params: Params, micro_batches: Views, cotangents: Outpu
         return accumulate(params, micro_batches, cotangents)
 
     # Data-parallel: each device adds up its own share of all micro-batches, and only then devices
-    # add up theirs. Left to itself, XLA sums every micro-batch's gradient over all devices; it is
-    # where parameters are split too, for there its partitioner fails on a partly manual program.
+    # add up theirs. Left to itself, XLA sums every micro-batch's gradient over all devices. It is
+    # left to itself above, where parameters are split too, for there its partitioner fails on a
+    # program that is manual over one axis of several.
     def of_one_device(params: Params, micro_batches: Views, cotangents: Outputs) -> Params:
         params = jax.lax.pcast(params, "data", to="varying")
         return jax.lax.psum(accumulate(params, micro_batches, cotangents), "data")

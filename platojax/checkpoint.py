@@ -245,22 +245,17 @@ class Checkpoints:
 def _fingerprint(state: Any) -> jax.Array:
     """A number for each array, which is another where any one element is: `[arrays]` uint32.
 
-    The sum of the elements' bits times odd numbers, modulo 2^32: exact, and so the same however the
-    arrays are split over devices.
+    Of a train state, whose elements have 32 bits each. The sum of these times odd numbers, modulo
+    2^32: exact, and so the same however the arrays are split over devices.
     """
 
     def of_array(x: jax.Array) -> jax.Array:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
-        bits = x.astype(jnp.uint32) if x.dtype.itemsize != 4 else _as_uint32(x)
-        flat = bits.reshape(-1)
+        flat = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
         return jnp.sum(flat * (2 * jnp.arange(flat.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
 
     return jnp.stack([of_array(x) for x in jax.tree.leaves(state)])
-
-
-def _as_uint32(x: jax.Array) -> jax.Array:
-    return jax.lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def _score(metrics: Mapping[str, float]) -> float:

@@ -125,11 +125,9 @@ class Log:
             tracker.write(step, values)
 
     def flush(self) -> None:
-        """Makes what was written durable; to be called before a checkpoint of the same step."""
+        """Makes the file durable; the trackers, which several logs share, are not flushed here."""
         if self._file is not None:
             self._file.flush()
-        for tracker in self._trackers:
-            tracker.flush()
 
     def close(self) -> None:
         """Closes the file."""

@@ -16,7 +16,6 @@ from platojax import processes, sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints, DamagedCheckpoint
 from platojax.chips import find_chip
-from platojax.data.packing import make_packing
 from platojax.data.pipeline import Batches, make_pipeline
 from platojax.data.scenes import Scene, SceneStream, hash_scenes
 from platojax.data.tokenizer import Tokenizer
@@ -97,10 +96,19 @@ def train(
     """
     mesh = sharding.make_mesh(**config.mesh)
     with processes.stop_requests(mesh) as stop, contextlib.ExitStack() as stack:
-        # ---- Data -------------------------------------------------------------------------------
+        # ---- Model, optimiser, state ------------------------------------------------------------
         last_step = total_steps(config)
+        example = example_views(config.views, config.encoder)
+        program = make_program(config, tokenizer, example, mesh)
+        place_views = sharding.batch_sharding(mesh)
+        batch_shapes = jax.tree.map(lambda x: x.shape, program.batch(config.batch_size))
+
+        def to_devices(part: np.ndarray, shape: tuple[int, ...]) -> jax.Array:
+            return jax.make_array_from_process_local_data(place_views, part, shape)
+
+        # ---- Data -------------------------------------------------------------------------------
         views = make_views(config.views, config.encoder, tokenizer)
-        packing = make_packing(config)
+        packing = program.packing
         make_batches = functools.partial(
             make_pipeline,
             scenes,
@@ -112,15 +120,6 @@ def train(
             process_count=jax.process_count(),
             finish=functools.partial(packing.pack, pad_id=tokenizer.pad_id) if packing else None,
         )
-
-        # ---- Model, optimiser, state ------------------------------------------------------------
-        example = example_views(config.views, config.encoder)
-        program = make_program(config, tokenizer, example, mesh)
-        place_views = sharding.batch_sharding(mesh)
-        batch_shapes = jax.tree.map(lambda x: x.shape, program.batch(config.batch_size))
-
-        def to_devices(part: np.ndarray, shape: tuple[int, ...]) -> jax.Array:
-            return jax.make_array_from_process_local_data(place_views, part, shape)
 
         # ---- Start, or go on --------------------------------------------------------------------
         checkpoints = Checkpoints(folder / "checkpoints", **config.checkpoint)
@@ -242,8 +241,8 @@ def train(
                     timing_log.write(
                         step, {f"rows_skipped/{reason}": n for reason, n in skipped_rows.items()}
                     )
-                for log in (metrics_log, timing_log, validation_log):
-                    log.flush()
+                for sink in (metrics_log, timing_log, validation_log, *trackers):
+                    sink.flush()
                 checkpoints.save(
                     step,
                     state,

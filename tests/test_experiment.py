@@ -56,6 +56,15 @@ def finish(process, expected=0):
     return output
 
 
+def stop_early(config_file, workdir):
+    """Sends SIGTERM once the first run has logged a step; what was printed."""
+    process = start(config_file, workdir)
+    while process.poll() is None and not _lines(workdir / RUNS[0] / "metrics.jsonl"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    return finish(process, expected=143)
+
+
 @pytest.fixture(scope="module")
 def whole(config_file, tmp_path_factory):
     """An experiment that nothing interrupted, and what it printed."""
@@ -140,11 +149,7 @@ def test_another_config_is_refused_and_the_fields_named(config_file, whole):
 
 def test_where_and_how_a_run_computes_may_change(config_file, whole, tmp_path):
     workdir = tmp_path / "moved"
-    process = start(config_file, workdir)
-    while process.poll() is None and not _lines(workdir / RUNS[0] / "metrics.jsonl"):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    finish(process, expected=143)
+    stop_early(config_file, workdir)
     changes = (
         *("--config.text.num_workers=1", "--config.image.checkpoint.every=3"),
         *("--config.text.accumulation_steps=2", "--config.image.collapse.stop=True"),
@@ -164,11 +169,7 @@ def test_a_second_process_in_one_workdir_is_refused(config_file, whole):
 
 def test_sigterm_saves_says_so_and_goes_on(config_file, whole, tmp_path):
     workdir = tmp_path / "stopped"
-    process = start(config_file, workdir)
-    while process.poll() is None and not _lines(workdir / RUNS[0] / "metrics.jsonl"):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    output = finish(process, expected=143)
+    output = stop_early(config_file, workdir)
     assert "Stopped: image_good-seed0 is saved at step" in output
     assert "Traceback" not in output
     finish(start(config_file, workdir))
