@@ -78,21 +78,21 @@ def get_config(form: str = "") -> ConfigDict:
     lejepa = dict(
         name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
     )
-    two_languages = dict(name="two_sources", sources=LANGUAGES, distinct=True)
+    two_languages = dict(name="two_texts", sources=LANGUAGES, distinct=True)
     arms = dict(
         image_good=dict(
             label="two artists",
             modality="image",
             seeds=1,
             objective=dict(lejepa),
-            views=dict(name="two_artists", artists=ARTISTS),
+            views=dict(name="two_pictures", sources=ARTISTS),
         ),
         image_bad=dict(
             label="two crops",
             modality="image",
             seeds=1,
             objective=dict(lejepa),
-            views=dict(name="two_crops", artists=ARTISTS),
+            views=dict(name="two_crops", sources=ARTISTS),
         ),
         text_good=dict(
             label="two languages",
@@ -106,7 +106,7 @@ def get_config(form: str = "") -> ConfigDict:
             modality="text",
             seeds=1,
             objective=dict(lejepa),
-            views=dict(name="two_sources", sources=ENGLISH, distinct=False),
+            views=dict(name="two_texts", sources=ENGLISH, distinct=False),
         ),
         text_bad=dict(
             label="two masks of one text",

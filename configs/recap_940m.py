@@ -1,11 +1,17 @@
 """A text encoder of 109M parameters on 940 million web images, each known by two texts.
 
-    python tools/train_tokenizer.py --files 'DIR/*.parquet' --vocab-size 32000 --out recap.model
+    platojax prepare tokenizer 'DIR/*.parquet' --vocab-size 32000 --out recap.model
     python -m platojax.main --config configs/recap_940m.py --config.data.files='DIR/*.parquet' \
         --config.data.tokenizer=recap.model
 
 DIR holds Parquet files of Recap-DataComp-1B (Hugging Face: UCSC-VLAA/Recap-DataComp-1B, CC BY 4.0);
-launch/README.md says how to start it on a pod. The form for a laptop needs a file in the same
+launch/README.md says how to start it on a pod. The same from prepared data, which is without
+duplicates, tokenised once, and shuffled as a whole (docs/data.md):
+
+    platojax prepare recap 'DIR/*.parquet' --out prepared/recap --tokenizer recap.model
+    python -m platojax.main --config configs/recap_940m.py:prepared
+
+The form for a laptop needs a file in the same
 format with at least a hundred rows, and nothing else: a tiny encoder, a minute on two cores.
 
     python -m platojax.main --config configs/recap_940m.py:runlocal --config.data.files=FILE.parquet
@@ -20,8 +26,10 @@ from platojax.data.recap import SOURCES
 
 
 def get_config(form: str = "") -> ConfigDict:
-    if form not in ("", "runlocal"):
-        raise ValueError(f"configs/recap_940m.py takes no argument or 'runlocal'; got {form!r}.")
+    if form not in ("", "prepared", "runlocal"):
+        raise ValueError(
+            f"configs/recap_940m.py takes no argument, 'prepared' or 'runlocal'; got {form!r}."
+        )
     short = form == "runlocal"
     config = ConfigDict()
     config.seed = 0
@@ -38,6 +46,16 @@ def get_config(form: str = "") -> ConfigDict:
         max_characters=4_096,  # web pages have put whole articles there
         max_bad_fraction=0.05,
     )
+    if form == "prepared":
+        config.data = dict(
+            name="prepared",
+            folder="prepared/recap",
+            train="train",
+            heldout="",
+            tokenizer="recap.model",
+            vocabulary=dict(vocab_size=32_000, pad_id=0),
+            max_bad_fraction=0.0,  # each scene has both texts
+        )
 
     config.text = ConfigDict(
         dict(
@@ -102,7 +120,7 @@ def get_config(form: str = "") -> ConfigDict:
                     projector_hidden=(96,) if short else (2_048, 2_048),
                     projector_dim=64,  # narrow was best, says the paper
                 ),
-                views=dict(name="two_sources", sources=SOURCES, distinct=False),
+                views=dict(name="two_texts", sources=SOURCES, distinct=False),
             ),
         )
     )

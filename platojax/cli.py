@@ -5,13 +5,13 @@ Commands import what they need when they run, so that `--help` does not wait for
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import warnings
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from platojax import cli_prepare
+from platojax.cli_errors import one_line_errors
 
 _JsonOut = Annotated[
     pathlib.Path | None, typer.Option("--json", metavar="OUT", help="Also write JSON here.")
@@ -28,20 +28,7 @@ def platojax() -> None:
     """Tools that work on files; training is `python -m platojax.main`."""
 
 
-@contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Bad input ends a command with one line on stderr and exit code 2; warnings are one line."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        typer.echo(f"warning: {message}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        except (ValueError, OSError, ImportError) as error:
-            typer.echo("error: " + " ".join(str(error).split()), err=True)
-            raise typer.Exit(2) from error
+app.add_typer(cli_prepare.app, name="prepare")
 
 
 @app.command()
@@ -126,7 +113,8 @@ def extract(
     data: Annotated[
         str,
         typer.Option(
-            help="emoji[:heldout|:train]; a folder of images; .jsonl, .csv, .tsv, .parquet or .txt."
+            help="emoji[:heldout|:train]; a folder of images; .jsonl, .csv, .tsv, .parquet or "
+            ".txt; prepared data as FOLDER:SPLIT[:SOURCE]."
         ),
     ],
     out: Annotated[pathlib.Path, typer.Option(help="The feature folder to be.")],
@@ -282,6 +270,64 @@ def compile_(
         fits = command.run(config, topology, arm=arm, overrides=overrides, json_out=json_out)
     if not fits:
         raise typer.Exit(1)
+
+
+@app.command()
+def data(
+    config: Annotated[
+        str, typer.Argument(metavar="FILE[:ARGUMENT]", help="The experiment, a file in configs/.")
+    ],
+    out: Annotated[
+        pathlib.Path | None, typer.Option(help="A sheet of them: .png, .pdf or .svg.")
+    ] = None,
+    scenes: Annotated[int, typer.Option(help="How many of each arm.")] = 3,
+    arm: Annotated[list[str], typer.Option(help="Of the config; all by default.")] = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, help="Draws the scenes and their views.")] = 0,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="FIELD=VALUE", help="Such as data.folder=DIR."),
+    ] = [],  # noqa: B006  (typer reads the default, nobody changes it)
+) -> None:
+    """Positive pairs of a config's data, as texts with token counts and as a sheet of pictures."""
+    with one_line_errors():
+        from platojax.commands import show_data
+
+        show_data.run(config, arms=arm, scenes=scenes, seed=seed, overrides=overrides, out=out)
+
+
+@app.command()
+def scaling(
+    runs: Annotated[
+        list[pathlib.Path],
+        typer.Argument(
+            metavar="WORKDIR...",
+            help="Of monitored experiments of several sizes; or JSON of this command.",
+        ),
+    ],
+    target: Annotated[
+        list[str], typer.Option(help="Name of a target's feature folder; all by default.")
+    ] = [],  # noqa: B006  (typer reads the default, nobody changes it)
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="ARM", help="Compared with the others; next-token by default."),
+    ] = None,
+    at: Annotated[
+        float | None,
+        typer.Option(help="Compare at this alignment; default: what the weaker arm ends with."),
+    ] = None,
+    predict: Annotated[
+        list[int], typer.Option(metavar="SAMPLES", help="Extrapolate to; may be given again.")
+    ] = [],  # noqa: B006
+    json_out: _JsonOut = None,
+    plot: _PlotOut = None,
+) -> None:
+    """Scaling laws of alignment, and how many times fewer samples each arm needs."""
+    with one_line_errors():
+        from platojax.commands import scaling as command
+
+        command.run(
+            runs, command.Options(target, baseline, at, predict), json_out=json_out, plot=plot
+        )
 
 
 @app.command()

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import json
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from rich.console import Console
 from platojax import processes, sharding, terminal, validation
 from platojax.arm import Params
 from platojax.data.items import Items, emoji_items, load_items
-from platojax.data.scenes import Scene
+from platojax.data.scenes import Scene, hash_scenes
 from platojax.data.sources import Source, load_source
 from platojax.evaluation.comparison import RunFeatures, compare
 from platojax.evaluation.extraction import extract
@@ -58,18 +59,25 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
     console = Console()
     runs = resolve_runs(config)
     source = load_source(config.data)
-    scenes = [*source.heldout, *source.sample]
     # All of it before the workdir is claimed: a slip must not cost the training of earlier arms.
     evaluation = config.get("evaluation")
+    scenes: list[Scene] = []
     if evaluation is not None:
+        if config.data.name != "emoji":
+            raise ValueError(
+                f"config.evaluation compares on the emoji, and data.name is {config.data.name!r}: "
+                "leave it out. config.monitor scores other data while arms train, `platojax "
+                "extract` and `platojax score` do once they have."
+            )
+        scenes = [*source.heldout, *source.sample]
         validation.check_evaluation(evaluation, scenes, len(source.heldout))
     for one in {one.arm: one for one in runs}.values():
-        validation.check_run(one.arm, one.config, source.sample, source.tokenizer)
+        validation.check_run(one.arm, one.config, source)
     monitor = _load_monitor(config.monitor, runs) if config.monitor.every else None
     workdir = workdir.resolve()
     workdir.mkdir(parents=True, exist_ok=True)
     with _only_run_in(workdir):
-        _claim(config, workdir)
+        _claim(config, source, workdir)
         processes.wait_for_all("the workdir is claimed")
         study = _Study(config, source, scenes, monitor, workdir)
         for one in runs:
@@ -152,7 +160,7 @@ class _Study:
                 on_message=show.message,
                 snapshots=snapshots,
                 on_snapshot=keep_features,
-                evaluations=range(every, last + 1, every) if self.monitor else (),
+                evaluations={*range(every, last, every), last} if self.monitor else (),
                 evaluate=evaluate,
             ),
         )
@@ -233,10 +241,11 @@ def _only_run_in(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Writes `config.json`, or checks that the one there is of the same run."""
+def _claim(config: ConfigDict, source: Source, workdir: pathlib.Path) -> None:
+    """Writes `config.json` and `data.json`, or checks that those there are of the same run."""
     if jax.process_index() != 0:
         return
+    _claim_data(source, workdir)
     path = workdir / "config.json"
     current = json.loads(config.to_json())
     if not path.exists():
@@ -259,6 +268,23 @@ def _claim(config: ConfigDict, workdir: pathlib.Path) -> None:
         _write_json(path, current)
 
 
+def _claim_data(source: Source, workdir: pathlib.Path) -> None:
+    """Data may move; what is in it may not change, also under runs that are finished."""
+    path = workdir / "data.json"
+    current = {"tokenizer": source.tokenizer.hash, "scenes": hash_scenes(source.train)}
+    if not path.exists():
+        _write_json(path, current)
+        return
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for field, value in current.items():
+        if saved.get(field) != value:
+            raise WorkdirError(
+                f"--workdir {workdir} holds runs on other data: config.data has {field} "
+                f"{value[:12]}, they {str(saved.get(field))[:12]}. Name another --workdir, or give "
+                f"their {field} again."
+            )
+
+
 # What does not change what is learned: where and how a run computes, and what it tells.
 _MAY_CHANGE = {
     *("mesh", "accumulation_steps", "remat", "num_workers", "checkpoint", "nonfinite_limit"),
@@ -266,9 +292,12 @@ _MAY_CHANGE = {
 }
 
 
+# These may move; a checkpoint knows their content.
+_FILES = re.compile(r"data\.(parts\.\w+\.)?(files|folder|tokenizer)")
+
+
 def _may_change(field: str) -> bool:
-    # Files may move; a checkpoint knows their content.
-    return bool(_MAY_CHANGE & set(field.split("."))) or field in ("data.files", "data.tokenizer")
+    return bool(_MAY_CHANGE & set(field.split("."))) or bool(_FILES.fullmatch(field))
 
 
 def _differences(saved: Any, current: Any, path: str = "") -> Iterator[tuple[str, str, str]]:

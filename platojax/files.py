@@ -7,10 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def write_whole(path: pathlib.Path, text: str) -> None:
-    """Writes the text beside the path and renames it there, so that a kill leaves no half file."""
+def write_whole(path: pathlib.Path, content: str | bytes) -> None:
+    """Writes beside the path and renames the file there, so that a kill leaves no half one.
+
+    Args:
+      path: of the file.
+      content: bytes, or text, which becomes UTF-8.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     temporary.replace(path)
 
 

@@ -50,6 +50,19 @@ def resolve_runs(config: ConfigDict) -> list[Run]:
     return runs
 
 
+def read_runs(workdir: pathlib.Path) -> list[Run]:
+    """The runs of the experiment in a workdir, by its `config.json`.
+
+    Raises:
+      FileNotFoundError: it has none.
+      ValueError, AttributeError, KeyError: it is no config of an experiment.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{workdir} is no workdir of an experiment: it has no config.json.")
+    return resolve_runs(ConfigDict(json.loads(path.read_text(encoding="utf-8"))))
+
+
 def find_run(folder: pathlib.Path) -> Run:
     """The run whose folder this is, by the `config.json` of its workdir.
 
@@ -58,8 +71,7 @@ def find_run(folder: pathlib.Path) -> Run:
     """
     path = folder.parent / "config.json"
     try:
-        config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
-        runs = {run.name: run for run in resolve_runs(config)}
+        runs = {run.name: run for run in read_runs(folder.parent)}
     except (OSError, ValueError, AttributeError, KeyError) as error:
         raise ValueError(
             f"{folder} is no run of an experiment: {path} cannot be used ({error})"

@@ -71,8 +71,11 @@ def _bar(console: Console) -> Progress:
 
 
 @contextmanager
-def count_line(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many of so many are done; yields the function to call with their number."""
+def count_line(console: Console, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows how many of so many are done, `total` None where nobody knows of how many.
+
+    Yields the function to call with their number.
+    """
     with _bar(console) as progress:
         task = progress.add_task(escape(name), total=total)
         yield lambda done: progress.update(task, completed=done)

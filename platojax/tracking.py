@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import uuid
@@ -276,6 +277,17 @@ class CollapseAlarm:
         self._min_effective_rank = min_effective_rank
         self._patience = patience
         self._in_a_row = 0
+
+    def replay(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Goes on counting where a run stopped that logged these rows of `metrics.jsonl`."""
+        for row in rows:  # null is what is not finite, and broke no limit
+            self.check(
+                row["step"],
+                {
+                    k: row[k] if row[k] is not None else math.nan
+                    for k in ("spread", "effective_rank")
+                },
+            )
 
     def check(self, step: int, metrics: Mapping[str, float]) -> str | None:
         """Returns a message the first time that the limits were broken long enough, else None."""

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -16,13 +16,15 @@ from platojax import processes, sharding
 from platojax.arm import Metrics, Params
 from platojax.checkpoint import Checkpoints, DamagedCheckpoint
 from platojax.chips import find_chip
+from platojax.data.mixture import Scenes
 from platojax.data.pipeline import Batches, make_pipeline
-from platojax.data.scenes import Scene, SceneStream, hash_scenes
+from platojax.data.scenes import hash_scenes
 from platojax.data.tokenizer import Tokenizer
+from platojax.data.usable import usable_scenes
 from platojax.data.views import example_views, make_views
 from platojax.model_flops import model_flops
 from platojax.program import Program, TrainState, make_program, total_steps
-from platojax.tracking import CollapseAlarm, Log, Profiler, open_trackers
+from platojax.tracking import CollapseAlarm, Log, Profiler, open_trackers, read_jsonl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Hooks:
 
 def train(
     config: ConfigDict,
-    scenes: Sequence[Scene] | SceneStream,
+    scenes: Scenes,
     tokenizer: Tokenizer,
     folder: pathlib.Path,
     hooks: Hooks,
@@ -108,6 +110,7 @@ def train(
 
         # ---- Data -------------------------------------------------------------------------------
         views = make_views(config.views, config.encoder, tokenizer)
+        scenes = usable_scenes(scenes, views, config.data.get("max_bad_fraction", 0.0))
         packing = program.packing
         make_batches = functools.partial(
             make_pipeline,
@@ -145,6 +148,13 @@ def train(
         for log in (metrics_log, timing_log, validation_log):
             stack.callback(log.close)
         alarm = CollapseAlarm(**config.collapse)
+        logged = [row for row in read_jsonl(folder / "metrics.jsonl") if row["step"] <= start]
+        alarm.replay(logged)
+        if start >= config.log_every and not logged:
+            hooks.on_message(
+                f"{folder}/metrics.jsonl is lost: it has no row up to step {start}, from which "
+                "this run goes on. Nothing else depends on it."
+            )
         profiler = Profiler(folder / "profile", **config.profile)
         if config.profile.steps and not start < config.profile.steps[0] <= last_step:
             hooks.on_message(
@@ -256,7 +266,9 @@ def train(
                 break
         if skipped_rows := data.skipped():
             reasons = ", ".join(f"{reason}: {n}" for reason, n in skipped_rows.items())
-            hooks.on_message(f"rows that this process skipped so far, by reason: {reasons}.")
+            hooks.on_message(
+                f"rows or scenes that this process skipped so far, by reason: {reasons}."
+            )
         stack.close()  # waits for the last save: only then is the run what it says
         if stopping or stop():
             raise Preempted(f"{folder.name} is saved at step {step} of {last_step}")

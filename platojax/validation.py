@@ -8,9 +8,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from platojax import sharding
+from platojax.data.mixture import Mixture, Scenes
 from platojax.data.pipeline import stack_views
-from platojax.data.scenes import Scene
-from platojax.data.tokenizer import Tokenizer
+from platojax.data.scenes import Scene, SceneStream
+from platojax.data.sources import Source
+from platojax.data.usable import usable_scenes
 from platojax.data.views import make_views
 from platojax.evaluation.alignment import check_settings
 from platojax.evaluation.calibration import check_num_permutations
@@ -18,14 +20,13 @@ from platojax.program import check_batch, make_program
 from platojax.tracking import check_trackers
 
 
-def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer: Tokenizer) -> None:
+def check_run(name: str, config: ConfigDict, source: Source) -> None:
     """Builds all of a run that can be built without training it.
 
     Args:
       name: of the run, for messages.
       config: of the run.
-      scenes: the training scenes.
-      tokenizer: of the text arms.
+      source: of the experiment.
 
     Raises:
       ValueError: naming the run, the field, the value and the fix.
@@ -55,11 +56,15 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         rate = config.optimizer.learning_rate
         if not 0 < rate < float("inf"):
             raise ValueError(f"optimizer.learning_rate must be positive and finite; got {rate}.")
-        for field in ("sources", "artists"):
-            check_names(f"views.{field}", config.views.get(field, ()), scenes)
-        policy = make_views(config.views, config.encoder, tokenizer)
-        example = stack_views([policy(scenes[0], np.random.default_rng(0))])
-        program = make_program(config, tokenizer, example, mesh)
+        sources = config.views.get("sources", ())
+        check_names("views.sources", sources, source.sample, config.modality)
+        policy = make_views(config.views, config.encoder, source.tokenizer)
+        usable = usable_scenes(source.train, policy, config.data.get("max_bad_fraction", 0.0))
+        examples = [
+            stack_views([policy(scene, np.random.default_rng(0))])
+            for scene in _examples(usable, source.sample)
+        ]
+        program = make_program(config, source.tokenizer, examples[0], mesh)
         jax.eval_shape(program.step, program.state, program.batch(config.batch_size))
     except (
         AttributeError,
@@ -71,10 +76,20 @@ def check_run(name: str, config: ConfigDict, scenes: Sequence[Scene], tokenizer:
         raise ValueError(f"{name}: {error}") from error
 
 
+def _examples(usable: Scenes, sample: Sequence[Scene]) -> Sequence[Scene]:
+    """A scene of each part, by which the views of all can be judged."""
+    if isinstance(usable, SceneStream):
+        return sample
+    return [
+        part[0] for part in (usable.parts.values() if isinstance(usable, Mixture) else [usable])
+    ]
+
+
 # Fields, and the ranges in which they mean something: from, and up to but not including.
 _RANGES = {
     "seed": (0, 2**32),
     "num_workers": (0, math.inf),
+    "data.max_bad_fraction": (0, 1),
     "optimizer.b2": (0, 1),
     "optimizer.weight_decay": (0, math.inf),
     "optimizer.clip_norm": (np.finfo(np.float32).tiny, math.inf),
@@ -146,8 +161,8 @@ def check_evaluation(evaluation: ConfigDict, scenes: Sequence[Scene], num_heldou
             raise ValueError(
                 f"evaluation.snapshots are shares of a run and lie in [0, 1]; got {share}."
             )
-    check_names("evaluation.sources", evaluation.sources, scenes)
-    check_names("evaluation.artists", evaluation.artists, scenes)
+    check_names("evaluation.sources", evaluation.sources, scenes, "text")
+    check_names("evaluation.artists", evaluation.artists, scenes, "image")
 
 
 def check_positive(config: ConfigDict, where: str, fields: Sequence[str]) -> None:
@@ -157,11 +172,9 @@ def check_positive(config: ConfigDict, where: str, fields: Sequence[str]) -> Non
             raise ValueError(f"{where}{field} must be at least 1; got {config[field]}.")
 
 
-def check_names(field: str, names: Sequence[str], scenes: Sequence[Scene]) -> None:
-    """Raises ValueError where a source or artist appears in no scene: misspelt, most likely."""
-    if field.endswith("sources"):
-        known = {text.source for scene in scenes for text in scene.texts}
-    else:
-        known = {picture.artist for scene in scenes for picture in scene.pictures}
+def check_names(field: str, names: Sequence[str], scenes: Sequence[Scene], modality: str) -> None:
+    """Raises ValueError where a source of this modality is in no scene: misspelt, most likely."""
+    observations = {"text": "texts", "image": "pictures", "video": "clips"}[modality]
+    known = {one.source for scene in scenes for one in getattr(scene, observations)}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{field} {unknown} are in no scene; there are {sorted(known)}.")

@@ -12,7 +12,7 @@ from platojax.arm import make_arm
 from platojax.data.packing import Packing, make_packing
 from platojax.data.pipeline import stack_views
 from platojax.data.recap import SOURCES
-from platojax.data.scenes import Scene, Text, load_emoji
+from platojax.data.scenes import Picture, Scene, Text, load_emoji
 from platojax.data.views import example_views, make_views
 from platojax.experiment import evaluation_items
 from platojax.program import make_program
@@ -34,6 +34,10 @@ def load(path):
 def scenes_like_those_of(config):
     if config.data.name == "emoji":
         return load_emoji("heldout")
+    if config.data.name == "prepared":
+        captions = [Text(one, one, f"{one} caption {i}") for one in ("en", "de") for i in range(5)]
+        photo = Picture("photo", np.zeros((80, 120, 3), np.uint8))
+        return [Scene("1", texts=tuple(captions), pictures=(photo,))]
     pairs = [zip(SOURCES, recap_files.captions(i), strict=True) for i in range(20)]
     return [
         Scene(str(i), texts=tuple(Text(source, "", text) for source, text in pair))
@@ -41,13 +45,19 @@ def scenes_like_those_of(config):
     ]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("form", ["", "runlocal"])
+FORMS = [(path, form) for path in CONFIGS for form in ("", "runlocal")]
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [*FORMS, (FOLDER / "own.py", "images")],
+    ids=lambda part: getattr(part, "stem", part),
+)
 def test_every_arm_of_every_config_builds(path, form):
     config = load(path)(form)
     config.lock()
     tokenizer = tiny.tokenizer()
-    vocabulary = config.data.get("vocabulary", tokenizer)
+    vocabulary = config.data.get("vocabulary") or tokenizer
     scenes = scenes_like_those_of(config)
     for run in resolve_runs(config):
         views = make_views(run.config.views, run.config.encoder, tokenizer)
@@ -64,6 +74,10 @@ def test_every_arm_of_every_config_builds(path, form):
 
 def test_recap_has_109_million_parameters_and_940_million_samples():
     config = load(FOLDER / "recap_940m.py")("")
+    prepared = load(FOLDER / "recap_940m.py")("prepared")
+    assert prepared.data.name == "prepared"
+    assert prepared.data.vocabulary == config.data.vocabulary
+    assert (prepared.text, prepared.arms) == (config.text, config.arms)
     (run,) = resolve_runs(config)
     arm = make_arm(run.config, config.data.vocabulary)
     views = jax.ShapeDtypeStruct((2, 1, run.config.encoder.max_length), "int32")
@@ -77,16 +91,17 @@ def test_recap_has_109_million_parameters_and_940_million_samples():
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_what_saves_memory_and_padding_can_be_chosen_on_the_command_line(path):
     arguments = ["main", f"--config={path}:runlocal"]
-    for name, value in dict(group_size=8, rows=2, row_length=64).items():
-        arguments.append(f"--config.text.packing.{name}={value}")
     modalities = [name for name in ("text", "image") if name in load(path)("")]
+    if "text" in modalities:
+        packing = dict(group_size=8, rows=2, row_length=64)
+        arguments += [f"--config.text.packing.{name}={value}" for name, value in packing.items()]
     arguments += [f"--config.{name}.encoder.remat=True" for name in modalities]
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
     values(arguments)
     for run in resolve_runs(values.config):
-        packing = Packing(8, 2, 64) if run.config.modality == "text" else None
-        assert make_packing(run.config) == packing
+        expected = Packing(8, 2, 64) if run.config.modality == "text" else None
+        assert make_packing(run.config) == expected
         arm = make_arm(run.config, tiny.tokenizer())
         views = example_views(run.config.views, run.config.encoder)
         params = jax.eval_shape(arm.init, jax.random.key(0), views)
@@ -99,11 +114,22 @@ def test_an_unknown_argument_is_refused(path):
         load(path)("fast")
 
 
-def test_only_the_views_differ_between_good_and_bad_and_only_the_objective_for_next_token():
-    runs = {run.name: run.config.to_dict() for run in resolve_runs(load(FOLDER / "emoji.py")(""))}
-    good = runs["text_good-seed0"]
-    for name, fields in (
-        ("text_bad-seed0", {"views", "label"}),
-        ("text_next_token-seed0", {"objective", "label"}),
-    ):
-        assert {field for field in good if good[field] != runs[name][field]} == fields
+@pytest.mark.parametrize(
+    ("config", "good", "bad", "next_token"),
+    [
+        ("emoji", "text_good", ["text_bad"], "text_next_token"),
+        (
+            "multi30k",
+            "good",
+            ["bad_mask", "bad_spans", "bad_prefix", "german_good"],
+            "next_token",
+        ),
+    ],
+)
+def test_only_the_views_differ_between_good_and_bad_and_only_the_objective_for_next_token(
+    config, good, bad, next_token
+):
+    arms = {run.arm: run.config.to_dict() for run in resolve_runs(load(FOLDER / f"{config}.py")())}
+    for name, field in [*((name, "views") for name in bad), (next_token, "objective")]:
+        different = {field for field in arms[good] if arms[good][field] != arms[name][field]}
+        assert different - {"seed"} == {field, "label"}

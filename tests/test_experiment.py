@@ -198,6 +198,27 @@ def test_alignment_is_watched_while_training_and_the_best_checkpoint_kept(whole,
     assert set(checkpoints.steps()) == {best, 6}
 
 
+def test_an_evaluation_that_fails_is_told_and_training_goes_on(
+    whole, tmp_path, monkeypatch, capsys
+):
+    target = tmp_path / "cache" / "drawings"
+    extract(load_run_encoder(whole[0] / "image_good-seed0"), load_items("emoji:heldout"), target)
+
+    def fail(*_, **__):
+        raise MemoryError("no room for neighbours")
+
+    monkeypatch.setattr("platojax.evaluation.monitor.calibrate", fail)
+    config = tiny.experiment_config()
+    config.arms = {"text_good": {**config.arms.text_good, "seeds": 1}}
+    config.monitor.update(every=16, targets=(str(target),))
+    experiment.run(config, tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run" / "text_good-seed0" / "validation.jsonl")
+    assert [(row["step"], row["drawings/failed"]) for row in rows] == [(2, 1), (4, 1), (6, 1)]
+    assert "was not scored against drawings: no room for neighbours" in capsys.readouterr().out
+    whole_metrics = (whole[0] / "text_good-seed0" / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "run" / "text_good-seed0" / "metrics.jsonl").read_bytes() == whole_metrics
+
+
 def test_what_is_to_be_watched_is_checked_before_training(whole, tmp_path):
     config = tiny.experiment_config()
     target = whole[0] / "image_good-seed0" / "features" / "step_6"

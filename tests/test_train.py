@@ -184,6 +184,24 @@ def test_collapse_raises_one_alarm(tmp_path):
     assert "objective.lam" in hooks.messages[0]
 
 
+def test_lost_metrics_are_told(tmp_path):
+    with pytest.raises(Preempted):
+        run(tiny.arm_config(), tmp_path, stop_at=2)
+    (tmp_path / "metrics.jsonl").unlink()
+    (message,) = run(tiny.arm_config(), tmp_path).messages
+    assert "metrics.jsonl is lost: it has no row up to step" in message
+
+
+def test_a_resumed_run_raises_the_alarm_at_the_same_step(tmp_path):
+    config = tiny.arm_config()
+    config.collapse.update(min_spread=100.0, min_effective_rank=1.0, patience=4)
+    (whole,) = run(config, tmp_path / "whole").messages
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "stopped", stop_at=2)
+    assert run(config, tmp_path / "stopped").messages == [whole]
+    assert "at step 4 " in whole
+
+
 @pytest.mark.parametrize(
     "how",
     [

@@ -1,6 +1,10 @@
 import pytest
+from ml_collections import ConfigDict
 
 from platojax import experiment
+from platojax.data.preparation import write_prepared
+from platojax.data.raw.scene import RawScene
+from platojax.data.scenes import Text
 from tests import tiny
 
 
@@ -44,7 +48,8 @@ from tests import tiny
         ("text.collapse.patience", 0, "collapse.patience must lie in .* got 0"),
         ("arms.text_good.objective.num_slices", 0, "objective.num_slices must lie in .* got 0"),
         ("arms.text_good.objective.projector_hidden", (0,), "projector_hidden .* got 0"),
-        ("arms.text_good.modality", "image", "a field is missing or of another type"),
+        ("arms.text_good.modality", "image", "views.sources .* are in no scene"),
+        ("arms.text_good.views.sauces", 1, "a field is missing or of another type: .*'sauces'"),
         ("text.profile.steps", ("a", "b"), "profile.steps must be empty, or the first and"),
         ("text.trackers", ("mlflow",), "trackers must be among"),
         ("text.checkpoint.keep_every", 3, "keep_every 3 must be a multiple of checkpoint.every 2"),
@@ -60,6 +65,77 @@ def test_what_is_impossible_is_refused_before_the_workdir_is_touched(
 ):
     config = tiny.experiment_config()
     config.update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=message):
+        experiment.run(config, tmp_path / "workdir")
+    assert not (tmp_path / "workdir").exists()
+
+
+@pytest.fixture
+def prepared_config(tmp_path):
+    """Text arms on three scenes, of which one has a single text."""
+    write_prepared(
+        [
+            RawScene(str(i), "train", tuple(Text("en", "en", f"caption {n}") for n in range(count)))
+            for i, count in enumerate((5, 5, 1))
+        ],
+        tmp_path / "data",
+        name="tiny",
+        source={},
+        settings={},
+    )
+    config = tiny.experiment_config()
+    del config.arms.image_good
+    del config.evaluation
+    config.data = ConfigDict(
+        dict(
+            name="prepared",
+            folder=str(tmp_path / "data"),
+            train="train",
+            tokenizer="emoji",
+            vocabulary=dict(vocab_size=4000, pad_id=0),
+            max_bad_fraction=0.0,
+        )
+    )
+    for arm in config.arms.values():
+        arm.views = ConfigDict(dict(name="two_texts"))
+    return config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "data.max_bad_fraction",
+            0.3,
+            r"text_good: 1 of 3 scenes of train cannot give the views, more than "
+            r"data.max_bad_fraction 0.3: 1 have 1 of the 2 texts. scene 2 has 1",
+        ),
+        ("data.max_bad_fraction", 2.0, r"data.max_bad_fraction must lie in \[0, 1\); got 2.0"),
+        ("data.max_bad_fraction", float("nan"), "data.max_bad_fraction must lie in .* got nan"),
+        ("arms.text_good.views.sources", ("de",), r"views.sources \['de'\] are in no scene"),
+        ("arms.text_good.views.apart", "sauce", "views.apart must be one of .* got 'sauce'"),
+        ("arms.text_good.views.name", "two_pictures", "3 have 0 of the 2 pictures"),
+        (
+            "evaluation",
+            dict(k=3),
+            "config.evaluation compares on the emoji, and data.name is 'prep",
+        ),
+    ],
+)
+def test_prepared_data_that_does_not_suit_is_refused_before_the_workdir_is_touched(
+    prepared_config, tmp_path, field, value, message
+):
+    config = prepared_config
+    if field == "evaluation":
+        config.evaluation = ConfigDict(value)
+    elif isinstance(value, tuple):
+        config.arms.text_good.views.sources = value
+    elif field == "arms.text_good.views.apart":
+        config.arms.text_good.views.apart = value
+    else:
+        config.update_from_flattened_dict({field: value})
+    if field.endswith("views.name"):
+        config.arms.text_good.modality = "image"
     with pytest.raises(ValueError, match=message):
         experiment.run(config, tmp_path / "workdir")
     assert not (tmp_path / "workdir").exists()

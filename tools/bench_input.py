@@ -113,7 +113,7 @@ def write_files(folder: str, files: int, rows: int) -> str:
             "url": [f"https://example.org/{file}/{row}.jpg" for row in range(rows)],
             "re_caption": texts(RECAPTION_WORDS),
             "org_caption": texts(ALT_TEXT_WORDS),
-            "sha256": [f"{row:064x}" for row in range(rows)],
+            "sha256": [f"{file * rows + row:064x}" for row in range(rows)],
         }
         pq.write_table(pa.table(table), f"{folder}/{file:05d}.parquet")
     return f"{folder}/*.parquet"

@@ -7,7 +7,9 @@ Forward, loss, backward, clipping and AdamW. The PyTorch model below is ours: it
 parameters, and its first losses must equal ours before anything is timed. Its attention is fused
 (scaled_dot_product_attention) and so is its AdamW. Text is also timed packed; the lengths of the
 texts are drawn around 20 tokens, or those of real captions: two files whose lines i describe the
-same image. Prints a Markdown table: medians of interleaved rounds. Needs torch.
+same image. Prints a Markdown table, medians of interleaved rounds; and how long the matrix products
+alone take at the fastest rate of any that either library reaches here, which no step can go below.
+The memory allocator matters: LD_PRELOAD=libtcmalloc_minimal.so.4 is another one. Needs torch.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -32,7 +35,9 @@ from torch import nn
 from platojax import sharding
 from platojax.data.observations import TextCodec
 from platojax.data.packing import Packing
+from platojax.data.scenes import Text
 from platojax.data.tokenizer import Tokenizer, train_tokenizer
+from platojax.flops import count_flops
 from platojax.objectives.sigreg import random_directions
 from platojax.optimizer import learning_rate_schedule
 from platojax.program import make_program, total_steps
@@ -256,7 +261,21 @@ def make_views(config: ConfigDict, captions: Sequence[str] | None) -> np.ndarray
         path = pathlib.Path(folder) / "tokenizer.model"
         train_tokenizer([text for side in texts for text in side], path, vocab_size=VOCABULARY)
         codec = TextCodec(Tokenizer(path), length)
-    return np.stack([[codec.pad(codec.ids([text])) for text in side[:n]] for side in texts])
+    return np.stack([codec.encode_all([Text("", "", text) for text in side[:n]]) for side in texts])
+
+
+def fastest_product() -> float:
+    """FLOPs a second of the fastest float32 matrix product, in either library."""
+    best = 0.0
+    for m, k, n in ((2048, 2048, 2048), (2048, 384, 1536), (16384, 1024, 256)):
+        ours = jax.jit(jnp.matmul), jnp.ones((m, k)), jnp.ones((k, n))
+        theirs = torch.matmul, torch.ones(m, k), torch.ones(k, n)
+        for multiply, a, b in (ours, theirs):
+            for _ in range(10):
+                start = time.perf_counter()
+                jax.block_until_ready(multiply(a, b))
+                best = max(best, 2 * m * k * n / (time.perf_counter() - start))
+    return best
 
 
 def bench(name: str, rounds: int, captions: Sequence[str] | None) -> None:
@@ -264,7 +283,7 @@ def bench(name: str, rounds: int, captions: Sequence[str] | None) -> None:
     base = dict(CASES[name], optimizer=OPTIMIZER, accumulation_steps=1, num_samples=2**16)
     full, half = (ConfigDict(dict(base, dtype=dtype)) for dtype in ("float32", "bfloat16"))
     views = make_views(full, captions)
-    sides: dict[str, Callable[[], float]] = {}
+    sides: dict[str, Any] = {}
     for label, config in (("float32", full), ("bfloat16", half)):
         ours = OurStep(config, views[:, :1], views)
         theirs = torch_step(config, jax.device_get(ours.state.params), views)
@@ -304,6 +323,16 @@ def bench(name: str, rounds: int, captions: Sequence[str] | None) -> None:
             f"| {reference / median[side]:.2f} |",
             flush=True,
         )
+    print()
+    rate = fastest_product()
+    for side in ("platojax, float32", "platojax, float32, packed"):
+        if side in sides:
+            ours = sides[side]
+            flops = count_flops(ours.program.step, ours.state, ours.views)
+            print(
+                f"{side}: {flops / 1e9:.0f} GFLOP of matrix products, {1e3 * flops / rate:.0f} ms "
+                f"at the {rate / 1e9:.0f} GFLOP/s of the fastest one here."
+            )
 
 
 def main() -> None:
@@ -317,7 +346,10 @@ def main() -> None:
     torch.set_num_threads(threads)
     print(f"{threads} cores and as many threads for each library; {platform.machine()}, ", end="")
     rounds = 2 if arguments.quick else 9
-    print(f"jax {jax.__version__}, torch {torch.__version__}; {rounds} interleaved rounds.\n")
+    print(
+        f"jax {jax.__version__}, torch {torch.__version__}; {rounds} interleaved rounds; ", end=""
+    )
+    print(f"LD_PRELOAD={os.environ.get('LD_PRELOAD', '')!r}.\n")
     for name in [arguments.case] if arguments.case else CASES:
         bench(name, rounds, arguments.captions)
 

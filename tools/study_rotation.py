@@ -78,7 +78,7 @@ def make_config(seed: int) -> ConfigDict:
                 name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
             ),
             views=dict(
-                name="two_sources",
+                name="two_texts",
                 sources=tuple(f"caption_{i}" for i in range(CAPTIONS)),
                 distinct=False,
             ),

@@ -1,8 +1,6 @@
 """`platojax compile`: a config's train step, compiled for a pod that is not there."""
 
-import ast
 import dataclasses
-import importlib.util
 import pathlib
 import tempfile
 from collections import Counter
@@ -14,13 +12,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from platojax.data.sources import load_tokenizer
+from platojax.commands.config_file import arms_of, check_arms, load_config
+from platojax.data.sources import load_vocabulary
 from platojax.files import check_writable, to_json, write_whole
 from platojax.pod import memory
 from platojax.pod.hlo import Collective, Module, mesh_axes
 from platojax.pod.roofline import Roofline, predict
 from platojax.pod.target import Target, make_target, prepare_process, read_program
-from platojax.runs import Run, resolve_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,42 +195,10 @@ def compile_run(config: ConfigDict, vocabulary: Any, target: Target, dump: pathl
 
 def _load(path: str, arm: str | None, overrides: Sequence[str]) -> tuple[ConfigDict, Any]:
     """The config of the chosen arm, and its vocabulary."""
-    config = _config_file(path)
-    for override in overrides:
-        _override(config, override)
-    runs: dict[str, Run] = {}
-    for run_of_a_seed in resolve_runs(config):
-        runs.setdefault(run_of_a_seed.arm, run_of_a_seed)
-    if arm is not None and arm not in runs:
-        raise ValueError(f"--arm {arm!r} is not in {path}; there are {', '.join(runs)}.")
-    vocabulary = config.data.get("vocabulary") or load_tokenizer(config.data)
-    return runs[arm or next(iter(runs))].config, vocabulary
-
-
-def _config_file(path: str) -> ConfigDict:
-    name, _, argument = path.partition(":")
-    spec = importlib.util.spec_from_file_location("platojax_config", name)
-    if spec is None or spec.loader is None or not pathlib.Path(name).is_file():
-        raise FileNotFoundError(f"--config {name} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config(argument) if argument else module.get_config()
-    config.lock()
-    return config
-
-
-def _override(config: ConfigDict, override: str) -> None:
-    field, equals, text = override.partition("=")
-    if not equals:
-        raise ValueError(f"--set {override!r} must be FIELD=VALUE, such as text.batch_size=4096.")
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        value = text  # a word without quotation marks
-    try:
-        config.update_from_flattened_dict({field: value})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"--set {override}: {error}") from error
+    config = load_config(path, overrides)
+    arms = arms_of(config)
+    check_arms([] if arm is None else [arm], list(arms))
+    return arms[arm or next(iter(arms))].config, load_vocabulary(config.data)
 
 
 def _collective_rows(collectives: Sequence[Collective], mesh: Any) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 from platojax.data.images import ImageSource, hash_image
+from platojax.data.prepared import PreparedScenes, is_prepared
 from platojax.data.records import read_records
 from platojax.data.scenes import Scene, Split, load_emoji
 from platojax.hashing import hash_items
@@ -106,8 +107,9 @@ def load_items(spec: str, prompts: str | None = None) -> Items:
     """Loads the items that `--data` names.
 
     Args:
-      spec: `emoji`, `emoji:train` or `emoji:heldout`; a folder of images; or a file of rows, which
-        is .jsonl, .csv, .tsv, .parquet or .txt, see `records.read_records`.
+      spec: `emoji`, `emoji:train` or `emoji:heldout`; a folder of images; a file of rows, which is
+        .jsonl, .csv, .tsv, .parquet or .txt, see `records.read_records`; or prepared data, as
+        `FOLDER:SPLIT`, or `FOLDER:SPLIT:SOURCE` for the texts of one source.
       prompts: for rows about classes, the style of the texts made of them.
 
     Raises:
@@ -122,10 +124,54 @@ def load_items(spec: str, prompts: str | None = None) -> Items:
                 f"data {spec!r}: choose one of emoji:{', emoji:'.join(get_args(Split))}"
             )
         return emoji_items(load_emoji(split), name=f"emoji:{split}")  # type: ignore[arg-type]
+    folder, _, split = spec.partition(":")
+    if is_prepared(pathlib.Path(folder)):
+        return prepared_items(pathlib.Path(folder), *split.split(":", 1))
     path = pathlib.Path(spec)
     records = read_records(path, prompts)
     name = f"{path.name}, prompts {prompts}" if prompts else path.name
     return Items(name, records.ids, records.texts, records.images, records.labels)
+
+
+def prepared_items(folder: pathlib.Path, split: str, source: str = "") -> Items:
+    """One split of prepared data as items, in memory; pictures stay encoded.
+
+    Texts, images or labels that some scenes lack are left out: all items must have them.
+
+    Args:
+      folder: of the prepared data.
+      split: its name.
+      source: of the texts; all where empty.
+
+    Raises:
+      FileNotFoundError: a shard is missing.
+      ValueError: there is no such split or source, or the texts are tokenised.
+    """
+    scenes = PreparedScenes(folder, split)
+    ids, texts, images, labels = [], [], [], []
+    for scene in scenes:
+        own = [text for text in scene.texts if source in ("", text.source)]
+        if any(text.ids is not None for text in own):
+            raise ValueError(
+                f"the texts of {folder} were tokenised when they were prepared, and other encoders "
+                "need words; prepare the data without a tokenizer."
+            )
+        ids.append(scene.scene_id)
+        texts.append(tuple(text.name for text in own))
+        images.append(tuple(picture.content for picture in scene.pictures))
+        labels.append(scene.label)
+    if source and not any(texts):
+        known = sorted({name for kind in scenes.kinds for name, _, _ in kind.texts})
+        raise ValueError(f"{folder}:{split} has no texts of source {source!r}; it has {known}.")
+
+    name = ":".join([folder.name, split, *([source] if source else [])])
+    return Items(
+        name,
+        tuple(ids),
+        tuple(texts) if all(texts) else None,
+        tuple(images) if all(images) else None,
+        tuple(labels) if all(labels) else None,
+    )
 
 
 def emoji_items(
@@ -158,7 +204,7 @@ def emoji_items(
                 f"it has {sorted(by_source)}."
             )
         texts.append(tuple(", ".join([by_source[s].name, *by_source[s].keywords]) for s in sources))
-        by_artist = {picture.artist: picture.image for picture in scene.pictures}
+        by_artist = {picture.source: picture.image for picture in scene.pictures}
         chosen = [by_artist[artist] for artist in artists if artist in by_artist][:drawings]
         if len(chosen) < drawings:
             raise ValueError(

@@ -1,14 +1,19 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
+from platojax.data.mixture import Mixture, Scenes, endless
 from platojax.data.scenes import Scene, SceneKey, SceneStream
+from platojax.data.usable import count_lacking
 from platojax.data.views import Element, ViewPolicy
+
+_VIEWS = 3  # sets the views' seed apart
+_READ_TOGETHER = 1024  # scenes at most: they are in memory, with their pictures
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,6 +30,7 @@ class Batches:
     iterator: grain.DatasetIterator | None
     layout: dict[str, int]
     _batches: grain.DatasetIterator
+    _lacking: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __next__(self) -> Element:
         return next(self._batches)
@@ -46,15 +52,15 @@ class Batches:
                 )
 
     def skipped(self) -> dict[str, int]:
-        """How many rows of a stream could not be used so far, by the reason."""
+        """How many rows of a stream could not be used so far, or scenes at all, by the reason."""
         if self.iterator is None:
-            return {}
+            return dict(self._lacking)
         # Each worker reads the whole stream, so any of them knows.
         return _find(self.iterator.get_state(), "skipped") or {}
 
 
 def make_pipeline(
-    scenes: Sequence[Scene] | SceneStream,
+    scenes: Scenes,
     views: ViewPolicy,
     *,
     batch_size: int,
@@ -68,11 +74,11 @@ def make_pipeline(
     """Endless batches: scenes in a new order every epoch, new views every time.
 
     Worker processes make whole batches, each of them every n-th; so the batches are the same for
-    any number of workers. Of a sequence of scenes, batch i is also the same for any number of
-    processes: each makes its stretch of it.
+    any number of workers. Of a sequence of scenes or a mixture of them, batch i is also the same
+    for any number of processes: each makes its stretch of it.
 
     Args:
-      scenes: the training scenes: random access to all, or a stream.
+      scenes: the training scenes: random access to all, a mixture of such, or a stream.
       views: the view policy.
       batch_size: scenes a batch, over all processes.
       seed: of the order and of all views.
@@ -100,20 +106,19 @@ def make_pipeline(
         stream = blocks.map(_BlockViews(views, seed))
         layout = {"num_workers": num_workers, "process_count": process_count}
     else:
-        if len(scenes) == 0:
-            raise ValueError("there is no scene to train on; the data set is empty.")
+        together = _largest_divisor(size, _READ_TOGETHER)
+        if isinstance(scenes, Mixture):
+            ordered = scenes.dataset(seed, together)
+        else:
+            ordered = endless(scenes, seed, together)
         batches = (
-            grain.MapDataset.source(scenes)
-            .seed(seed)
-            .shuffle()
-            .repeat()
-            .random_map(views)  # grain keys its generator by the index of the element
-            .batch(size, drop_remainder=True, batch_fn=stack_views)
+            _Blocks(ordered, size)
+            .map(_BlockViews(views, _view_seed(seed)))
             .slice(slice(first_batch * process_count + process_index, None, process_count))
         )
-        # The scenes are in memory: grain's reading threads would only wait for each other's turn
-        # with the interpreter (measured: twice as slow), and the device works while the next batch
-        # is made.
+        # What takes long is done in Python: grain's reading threads would only wait for each
+        # other's turn with the interpreter (measured: twice as slow), and the device works while
+        # the next batch is made.
         stream = batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     if finish is not None:
         stream = stream.map(finish)
@@ -122,7 +127,36 @@ def make_pipeline(
             grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2)
         )
     iterator = iter(stream)
-    return Batches(iterator if layout else None, layout, iterator)
+    return Batches(iterator if layout else None, layout, iterator, count_lacking(scenes))
+
+
+class _Blocks(grain.MapDataset):
+    """Lists of pairs of the last words of a counter and an element, as `_BlockViews` takes them.
+
+    What grain's `random_map` and `batch` do for each element takes longer than its views.
+    """
+
+    def __init__(self, elements: grain.MapDataset, size: int) -> None:
+        super().__init__(elements)
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self._parent) // self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        first = index * self._size
+        return [((0, 0, i), self._parent[i]) for i in range(first, first + self._size)]
+
+
+def _view_seed(seed: int) -> int:
+    """That which grain gave `random_map` in the chain that recorded runs had: not the order's."""
+    return int(np.random.SeedSequence([seed, _VIEWS]).generate_state(1)[0])
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(one for one in range(min(number, limit), 0, -1) if number % one == 0)
 
 
 def stack_views(elements: Sequence[Element]) -> Element:
@@ -134,17 +168,27 @@ def stack_views(elements: Sequence[Element]) -> Element:
 
 @dataclasses.dataclass(frozen=True)
 class _BlockViews:
-    """Makes the views of a block of a stream, each by a generator keyed by its scene."""
+    """Makes the views of a block of scenes; the generator of each counts from its own place.
+
+    Attributes:
+      views: the policy.
+      seed: of all generators.
+    """
 
     views: ViewPolicy
     seed: int
 
     def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> Element:
-        return stack_views([self.views(scene, self._generator(key)) for key, scene in block])
-
-    def _generator(self, key: SceneKey) -> np.random.Generator:
-        # Philox counts in the first word: no two keys share a number of its sequence.
-        return np.random.Generator(np.random.Philox(key=self.seed, counter=[0, *key]))
+        # One generator that is set anew for each scene: to make one takes as long as to tokenise.
+        bits = np.random.Philox(self.seed)
+        state, rng = bits.state, np.random.Generator(bits)
+        elements = []
+        for key, scene in block:
+            # Philox counts in the first word: no two keys share a number of its sequence.
+            state["state"]["counter"][1:] = key
+            bits.state = state
+            elements.append(self.views(scene, rng))
+        return stack_views(elements)
 
 
 def _find(state: Any, name: str) -> Any:

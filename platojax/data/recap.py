@@ -18,22 +18,19 @@ from typing import Any
 import grain
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from platojax.data.parquet import ParquetReader, count_rows, find_files
+from platojax.data.captions import MAX_CHARACTERS
+from platojax.data.parquet import ParquetReader, check_names, count_rows
+from platojax.data.paths import find_files
 from platojax.data.scenes import Scene, SceneKey, Text
+from platojax.data.text_columns import REASONS, RECAP_TEXTS, check_texts
 from platojax.hashing import hash_items
 
-SOURCES = ("org_caption", "re_caption")
+SOURCES = tuple(source for source, _ in RECAP_TEXTS)
 _TEXTS = pa.schema([(source, pa.large_string()) for source in SOURCES])
 _CLOSED = -1  # in a saved state, the number of no file
 # Of a window's columns beside the texts: where a row is from.
 _FILE, _ROW = "file", "row"
-_MISSING, _EMPTY, _NOT_TEXT, _TOO_LONG, _IDENTICAL = (
-    *("missing text", "empty text", "NUL bytes or broken UTF-8", "over-long text"),
-    "identical texts",
-)
-REASONS = (_MISSING, _EMPTY, _NOT_TEXT, _TOO_LONG, _IDENTICAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +48,7 @@ class RecapScenes:
     files: tuple[str, ...]
     open_files: int = 16
     window: int = 65_536
-    max_characters: int = 4_096
+    max_characters: int = MAX_CHARACTERS
     max_bad_fraction: float = 0.05
 
     def __post_init__(self) -> None:
@@ -68,14 +65,20 @@ class RecapScenes:
         """The scenes of all files that match, each of which is known to be usable.
 
         Args:
-          pattern: see `parquet.find_files`.
+          pattern: see `paths.find_files`.
           **fields: of this class.
 
         Raises:
           FileNotFoundError: no file matches.
-          ValueError: a file cannot be used or is empty, or a field is impossible.
+          ValueError: a file cannot be used or is empty, two have one name, or a field is unknown or
+            impossible.
         """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for field in fields:
+            if field not in known:
+                raise ValueError(f"data.{field} is no field; data has {', '.join(known)}.")
         scenes = cls(find_files(pattern), **fields)
+        check_names(scenes.files)
         for file, rows in zip(scenes.files, scenes.num_rows, strict=True):
             if not rows:
                 raise ValueError(f"{file} has no rows; take it out of data.files.")
@@ -221,15 +224,17 @@ class _BlockIterator(grain.DatasetIterator):
 
     def _scenes(self, epoch: int, rows: pa.Table) -> list[tuple[SceneKey, Scene]]:
         files = self._blocks.scenes.files
+        names = {number: Path(files[number]).name for number in self._blocks.own}
+        alt_text, recaption = RECAP_TEXTS
         return [
             (
                 (epoch, file, row),
                 Scene(
-                    scene_id=f"{Path(files[file]).name}:{row}",
-                    texts=(Text(SOURCES[0], "", alt_text), Text(SOURCES[1], "en", recaption)),
+                    scene_id=f"{names[file]}:{row}",
+                    texts=(Text(*alt_text, one), Text(*recaption, other)),
                 ),
             )
-            for file, row, alt_text, recaption in zip(
+            for file, row, one, other in zip(
                 *(rows[name].to_pylist() for name in (_FILE, _ROW, *SOURCES)), strict=True
             )
         ]
@@ -251,7 +256,7 @@ class _BlockIterator(grain.DatasetIterator):
             if end is not None:
                 left.append((file, end))
         window = pa.concat_tables(pieces)
-        texts, reasons = check_texts(window, scenes.max_characters)
+        texts, reasons = check_texts(window, SOURCES, scenes.max_characters)
         skipped = np.bincount(reasons, minlength=len(REASONS) + 1)[1:] + start.skipped
         after = _Position(
             epoch=start.epoch,
@@ -299,53 +304,3 @@ class _BlockIterator(grain.DatasetIterator):
             + f". The last window's first is row {window[_ROW][first].as_py()} of {file}: "
             f"{REASONS[reasons[first] - 1]}. Mend the files, or raise the limit."
         )
-
-
-def check_texts(window: pa.Table, max_characters: int) -> tuple[pa.Table, np.ndarray]:
-    """Finds the rows that cannot be used.
-
-    Args:
-      window: with the columns `SOURCES`.
-      max_characters: of a text.
-
-    Returns:
-      The table, in which broken UTF-8 is now missing, and for each row 0, or 1 + the index in
-      `REASONS` of the first that applies.
-    """
-    reasons = np.zeros(window.num_rows, np.int64)
-
-    def mark(reason: str, rows: pa.BooleanArray) -> None:
-        found = np.asarray(pc.fill_null(rows, False))
-        reasons[found & (reasons == 0)] = 1 + REASONS.index(reason)
-
-    trimmed = []
-    for source in SOURCES:
-        texts = window[source].combine_chunks()
-        mark(_MISSING, pc.is_null(texts))
-        texts, broken = _decode(texts)
-        if broken is not None:
-            mark(_NOT_TEXT, broken)
-        window = window.set_column(window.schema.get_field_index(source), source, texts)
-        trimmed.append(pc.utf8_trim_whitespace(texts))
-        mark(_EMPTY, pc.equal(trimmed[-1], ""))
-        mark(_NOT_TEXT, pc.match_substring(texts, "\0"))
-        mark(_TOO_LONG, pc.greater(pc.utf8_length(texts), max_characters))
-    mark(_IDENTICAL, pc.equal(*trimmed))
-    return window, reasons
-
-
-def _decode(texts: pa.Array) -> tuple[pa.Array, pa.BooleanArray | None]:
-    """The same texts, None where the bytes are no UTF-8, and where that is, if anywhere."""
-    try:
-        texts.validate(full=True)  # Parquet's strings are whatever bytes the writer put there
-        return texts, None
-    except pa.ArrowInvalid:
-        raw = texts.cast(pa.large_binary()).to_pylist()
-    decoded: list[str | None] = []
-    for value in raw:
-        try:
-            decoded.append(None if value is None else value.decode())
-        except UnicodeDecodeError:
-            decoded.append(None)
-    broken = [text is None and value is not None for text, value in zip(decoded, raw, strict=True)]
-    return pa.array(decoded, pa.large_string()), pa.array(broken)

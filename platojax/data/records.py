@@ -1,6 +1,6 @@
 """Rows of texts and images that users bring: files of rows, and folders of images.
 
-A row has an id (`scene_id` or `id`), texts (`caption`, `captions` or `text`: one or a list), an
+A row has an id (`scene_id` or `id`), texts (`caption`, `captions`, `text`: one or a list each), an
 image (`image`: a path relative to the file, or in Parquet the encoded bytes), and perhaps the
 `label` of its class. Rows of one id are observations of one item. Without ids, each row is an item,
 known by its number. A row about a class has a `name` and perhaps a `definition`; its texts are
@@ -11,18 +11,23 @@ import csv
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from platojax.data.cifar import read_cifar
 from platojax.data.images import IMAGE_SUFFIXES, ImageSource
 from platojax.data.prompts import class_prompts
 
-_ID_FIELDS = ("scene_id", "id")
-_TEXT_FIELDS = ("caption", "captions", "text")
-_IMAGE_FIELDS = ("image",)
+ID_FIELDS = ("scene_id", "id")
+TEXT_FIELDS = ("caption", "captions", "text")
+IMAGE_FIELDS = ("image",)
+_OBSERVED = (*TEXT_FIELDS, *IMAGE_FIELDS, "name")  # of these a table needs one
 _EXAMPLE = '{"scene_id": "1", "caption": "a red bus", "image": "photos/1.jpg"}'
 _SHOWN_ERRORS = 5
+_ROWS_TOGETHER = 64  # of Parquet, which may hold images
+_BROKEN = "surrogateescape"  # a byte that is no UTF-8 is a fault of its row, too
+# A text that is too long is a fault of its row, not of the file.
+csv.field_size_limit(1 << 27)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,38 +64,65 @@ def read_records(path: pathlib.Path, prompts: str | None = None) -> Records:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    if path.is_dir():
-        parquet = sorted(path.rglob("*.parquet"))
-        return _collect(path, _parquet_rows(parquet), prompts) if parquet else _image_folder(path)
+    if path.is_dir() and not _parquet_files(path):
+        found = read_image_folder(path)
+        for (file,) in found.images or ():
+            if isinstance(file, pathlib.Path) and not file.is_file():
+                raise ValueError(f"{file} is a link to nowhere, or a pipe; delete it")
+        return found
     if path.suffix == ".bin":
         ids, images, labels = read_cifar(path)
         return Records(ids, None, tuple((image,) for image in images), labels)
-    readers = {
-        ".jsonl": _jsonl_rows,
-        ".csv": _csv_rows,
-        ".tsv": _csv_rows,
-        ".txt": _text_rows,
-        ".parquet": lambda path: _parquet_rows([path]),
-    }
-    if path.suffix not in readers:
-        raise ValueError(
-            f"{path}: expected a folder of images or a file {', '.join(readers)}; a row of .jsonl "
-            f"is such as {_EXAMPLE}"
-        )
-    try:
-        return _collect(path, readers[path.suffix](path), prompts)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error}); convert it") from error
-    except csv.Error as error:
-        raise ValueError(f"{path} is not a table of fields: {error}") from error
+    return _collect(path, read_rows(path), prompts)
 
 
 # Where it is, and its fields or what is wrong with it.
 Row = tuple[str, Mapping[str, Any] | ValueError]
 
 
+def read_rows(path: pathlib.Path, *, images: bool = True) -> Iterator[Row]:
+    """The rows of a file, one after the other; see `read_records` for the formats.
+
+    Args:
+      path: see `read_records`.
+      images: False where encoded images of Parquet need not be read.
+
+    Raises:
+      FileNotFoundError: there is nothing at `path`.
+      ValueError: the format is unknown, the file cannot be read as what its name says, or it has
+        no rows, or no column of texts or images.
+    """
+    readers: dict[str, Callable[[pathlib.Path], Iterator[Row]]] = {
+        ".jsonl": _jsonl_rows,
+        ".csv": _csv_rows,
+        ".tsv": _csv_rows,
+        ".txt": _text_rows,
+        ".parquet": lambda path: _parquet_rows([path], images),
+    }
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        yield from _parquet_rows(_parquet_files(path), images)
+        return
+    if not path.is_file():
+        raise ValueError(f"{path} is a pipe or a device; write its content to a file")
+    if path.suffix not in readers:
+        raise ValueError(
+            f"{path}: expected a folder of images or a file {', '.join(readers)}; a row of .jsonl "
+            f"is such as {_EXAMPLE}"
+        )
+    row = None
+    try:
+        for row in readers[path.suffix](path):
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a table of fields: {error}") from error
+    if row is None:
+        raise ValueError(f"{path} has no rows; a row of .jsonl is such as {_EXAMPLE}")
+
+
 def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", errors=_BROKEN) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -112,9 +144,17 @@ def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
     form: dict[str, Any] = {"strict": True}
     if path.suffix == ".tsv":
         form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors=_BROKEN, newline="") as file:
         reader = csv.DictReader(file, **form)
         names = reader.fieldnames or []
+        try:
+            "".join(names).encode()
+        except UnicodeEncodeError as broken:
+            raise ValueError(f"{path} is not UTF-8; convert it") from broken
+        if names and not set(names) & set(_OBSERVED):
+            raise ValueError(
+                f"{path} has the columns {list(names)}, but none of {list(_OBSERVED)}; rename one"
+            )
         if len(set(names)) < len(names):
             raise ValueError(f"{path}: two columns have one name ({', '.join(names)}); rename one")
         for row in reader:
@@ -124,25 +164,36 @@ def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
 
 
 def _text_rows(path: pathlib.Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", errors=_BROKEN) as file:
         for number, line in enumerate(file, 1):
             yield f"line {number}", {"text": line.rstrip("\r\n")}
 
 
-def _parquet_rows(paths: list[pathlib.Path]) -> Iterator[Row]:
+def _parquet_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(folder.rglob("*.parquet"))
+
+
+def _parquet_rows(paths: list[pathlib.Path], images: bool) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
-    wanted = (*_ID_FIELDS, *_TEXT_FIELDS, *_IMAGE_FIELDS, "label", "name", "definition")
+    wanted = (
+        *(*ID_FIELDS, *TEXT_FIELDS, *IMAGE_FIELDS),
+        *("label", "name", "definition", "source", "language", "split"),
+    )
     for path in paths:
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
                 names = file.schema_arrow.names
                 columns = [name for name in names if name in wanted]
-                if not columns:
-                    raise ValueError(f"{path} has the columns {names}, but none of {list(wanted)}")
+                if not set(columns) & set(_OBSERVED):
+                    raise ValueError(
+                        f"{path} has the columns {names}, but none of {list(_OBSERVED)}; rename one"
+                    )
+                if not images:  # a column is needed to count the rows
+                    columns = [name for name in columns if name not in IMAGE_FIELDS] or columns
                 number = 0
-                for batch in file.iter_batches(256, columns=columns):
+                for batch in file.iter_batches(_ROWS_TOGETHER, columns=columns):
                     for row in batch.to_pylist():
                         number += 1
                         yield f"{path.name} row {number}", row
@@ -162,20 +213,21 @@ def _collect(path: pathlib.Path, rows: Iterator[Row], prompts: str | None) -> Re
         try:
             if isinstance(row, ValueError):
                 raise row
-            found_id = _field(row, _ID_FIELDS)
+            found_id = field_of(row, ID_FIELDS)
             if found_id is not None:
                 _check_id(found_id)
             without_id += found_id is None
-            item = str(count - 1) if found_id is None else str(found_id)
-            row_texts = (
-                class_prompts(prompts, row) if prompts else _texts(_field(row, _TEXT_FIELDS))
+            item = str(count - 1) if found_id is None else str(found_id).strip()
+            row_texts = _checked_texts(
+                list(class_prompts(prompts, row)) if prompts else captions_of(row)
             )
-            row_images = _images(_field(row, _IMAGE_FIELDS), base)
+            row_images = _images(field_of(row, IMAGE_FIELDS), base)
             if not row_texts and not row_images:
                 raise ValueError(
-                    f"has neither {', '.join(_TEXT_FIELDS)} nor image (it has {sorted(row)})"
+                    f"has neither {', '.join(TEXT_FIELDS)} nor image (it has {sorted(row)})"
                 )
             label = row.get("label")
+            _check_unicode("a label", str(label))
             texts.setdefault(item, []).extend(row_texts)
             # Rows of one item that differ in the caption may repeat its image and its label.
             _add_new(images.setdefault(item, []), row_images)
@@ -192,11 +244,9 @@ def _collect(path: pathlib.Path, rows: Iterator[Row], prompts: str | None) -> Re
         )
     if 0 < without_id < count:
         raise ValueError(
-            f"{path}: {without_id} of {count} rows have no {' or '.join(_ID_FIELDS)}, the others "
+            f"{path}: {without_id} of {count} rows have no {' or '.join(ID_FIELDS)}, the others "
             "have; give all rows an id, or none"
         )
-    if not count:
-        raise ValueError(f"{path} has no rows; a row of .jsonl is such as {_EXAMPLE}")
     found = _complete(path, "label", labels)
     return Records(
         tuple(texts),
@@ -241,32 +291,37 @@ def _complete(
     return tuple(tuple(found) for found in observations.values())
 
 
-def _field(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def field_of(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     """The value of the first of these fields that is there and not null."""
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
-def _texts(value: Any) -> list[str]:
-    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+def captions_of(row: Mapping[str, Any]) -> list[Any]:
+    """The texts in all fields of texts, of whatever type; an empty field beside others is none."""
+    values = [row[name] for name in TEXT_FIELDS if row.get(name) is not None]
+    if len(values) > 1:
+        values = [value for value in values if value != ""] or [""]
+    return [
+        text for value in values for text in (value if isinstance(value, list | tuple) else [value])
+    ]
+
+
+def _checked_texts(texts: list[Any]) -> list[str]:
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"has a caption of type {type(text).__name__}, not text")
         if not text.strip():
             raise ValueError("has an empty caption")
         _check_unicode("a caption", text)
-    return list(texts)
+    return texts
 
 
 def _images(value: Any, base: pathlib.Path) -> list[ImageSource]:
-    if isinstance(value, Mapping):  # how the datasets library stores an image
-        value = value["bytes"] if value.get("bytes") is not None else value.get("path")
-    if value is None or value == "":
+    image = image_source(value, base)
+    if image is None:
         return []
-    if isinstance(value, bytes):
-        return [value]
-    if not isinstance(value, str):
-        raise ValueError(f"has an image of type {type(value).__name__}; give a path")
-    image = base / value
+    if not isinstance(image, pathlib.Path):
+        return [image]
     try:
         exists = image.is_file()
     except OSError as error:  # such as a name that is too long
@@ -276,7 +331,30 @@ def _images(value: Any, base: pathlib.Path) -> list[ImageSource]:
     return [image]
 
 
-def _image_folder(path: pathlib.Path) -> Records:
+def image_source(value: Any, base: pathlib.Path) -> pathlib.Path | bytes | None:
+    """What an image field names; whether it is there is not looked at.
+
+    Args:
+      value: of the field: a path, encoded bytes, or either as the datasets library stores it.
+      base: of paths.
+
+    Raises:
+      ValueError: it is none of these.
+    """
+    if isinstance(value, Mapping):  # how the datasets library stores an image
+        value = value["bytes"] if value.get("bytes") is not None else value.get("path")
+    if value is None or value == "":
+        return None
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"has an image of type {type(value).__name__}; give a path")
+    _check_unicode("an image", value)
+    return base / value
+
+
+def read_image_folder(path: pathlib.Path) -> Records:
+    """The images of a folder, see `read_records`; some may be links to nowhere, or pipes."""
     files = sorted(
         file
         for file in path.rglob("*")
@@ -286,8 +364,6 @@ def _image_folder(path: pathlib.Path) -> Records:
     )
     if not files:
         raise ValueError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)}) and no .parquet")
-    if lost := [file for file in files if not file.exists()]:
-        raise ValueError(f"{lost[0]} is a link to nowhere ({len(lost)} such files); delete it")
     ids = tuple(str(file.relative_to(path).with_suffix("")) for file in files)
     if len(set(ids)) < len(ids):
         twice = next(item for item in ids if ids.count(item) > 1)

@@ -1,4 +1,4 @@
-"""Scenes: states of the world, each seen as several texts, several pictures, or both.
+"""Scenes: states of the world, each seen as several texts, pictures or video clips.
 
 Scenes come as a sequence, or where there are too many for that as a `SceneStream`. `load_emoji` is
 the embedded sequence: emojis as several artists draw them and as several languages name them.
@@ -7,15 +7,16 @@ the embedded sequence: emojis as several artists draw them and as several langua
 import functools
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import grain
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from platojax.data.images import open_image
 from platojax.hashing import hash_items
 
 EMOJI_FOLDER = Path(__file__).parent / "emoji"
@@ -33,12 +34,15 @@ class Text:
       language: the ISO 639-1 code, such as "en"; empty where unknown.
       name: a short name in that language, or a caption.
       keywords: words and phrases about the scene in that language; may be empty.
+      ids: the tokens, without special ones, where the text was tokenised when the data was
+        prepared; `name` is then empty.
     """
 
     source: str
     language: str
     name: str
     keywords: tuple[str, ...] = ()
+    ids: np.ndarray | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +50,36 @@ class Picture:
     """One picture of a scene.
 
     Attributes:
-      artist: who drew it, such as "noto".
-      image: uint8 [height, width, 3], read-only; emojis are 64 x 64 on white.
+      source: where it comes from, such as "coco"; of an emoji the artist, such as "noto".
+      content: the pixels, or the bytes of an image file, which are decoded when they are asked for.
     """
 
-    artist: str
-    image: np.ndarray
+    source: str
+    content: np.ndarray | bytes
+
+    @property
+    def image(self) -> np.ndarray:
+        """uint8 [height, width, 3], read-only; emojis are 64 x 64 on white.
+
+        Raises:
+          ValueError: the bytes are no whole image.
+        """
+        if isinstance(self.content, np.ndarray):
+            return self.content
+        return np.asarray(open_image(self.content))
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """One clip of a scene.
+
+    Attributes:
+      source: where it comes from, such as "msrvtt".
+      content: the bytes of a video file.
+    """
+
+    source: str
+    content: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +89,9 @@ class Scene:
     Attributes:
       scene_id: unique over all splits; for an emoji its code points, such as "1f422".
       texts: by their sources.
-      pictures: by their artists.
+      pictures: by their sources.
+      clips: by their sources.
+      label: of its class; empty where it has none.
       emoji: the character; empty for all other scenes, as the three below.
       name: of the emoji in English.
       group: of Unicode's, such as "Animals & Nature".
@@ -71,10 +101,67 @@ class Scene:
     scene_id: str
     texts: tuple[Text, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    clips: tuple[Clip, ...] = ()
+    label: str = ""
     emoji: str = ""
     name: str = ""
     group: str = ""
     subgroup: str = ""
+
+
+class MissingObservationsError(ValueError):
+    """A scene lacks observations that views of it need."""
+
+    def __init__(self, scene: Scene, lacking: str) -> None:
+        """Says what the scene has.
+
+        Args:
+          scene: that lacks them.
+          lacking: such as "1 of the 2 texts".
+        """
+        self.lacking = lacking
+        has = [text.source for text in scene.texts]
+        has += [picture.source for picture in scene.pictures]
+        has += [clip.source for clip in scene.clips]
+        super().__init__(f"scene {scene.scene_id} has {lacking} that the views need; it has {has}.")
+
+
+class Observation(Protocol):
+    """What is known of a text, a picture or a clip alike."""
+
+    @property
+    def source(self) -> str:
+        """Where it comes from."""
+
+
+_Observed = TypeVar("_Observed", bound=Observation)
+
+
+def of_sources(
+    scene: Scene,
+    observations: Sequence[_Observed],
+    what: str,
+    sources: tuple[str, ...],
+    *,
+    at_least: int,
+) -> Sequence[_Observed]:
+    """Of a scene's observations, those that a view policy may take.
+
+    Args:
+      scene: whose they are.
+      observations: all of one kind.
+      what: that kind is, for the message: "texts", "pictures" or "clips".
+      sources: as `views.sources` names them; all where empty.
+      at_least: how many the policy needs.
+
+    Raises:
+      MissingObservationsError: there are fewer.
+    """
+    found = [one for one in observations if one.source in sources] if sources else observations
+    if len(found) < at_least:
+        wanted = f" of views.sources {sources}" if sources else ""
+        raise MissingObservationsError(scene, f"{len(found)} of the {at_least} {what}{wanted}")
+    return found
 
 
 # Epoch, file and row of a scene: what its views' randomness is keyed by.
@@ -82,13 +169,27 @@ SceneKey = tuple[int, int, int]
 
 
 @runtime_checkable
-class SceneStream(Protocol):
-    """Scenes that can only be read in an order: of files too large for random access."""
+class Hashed(Protocol):
+    """Scenes that know what they are."""
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hexadecimal) of what the stream reads; a checkpoint records it."""
+        """SHA-256 (hexadecimal) of what is read; a checkpoint records it."""
         ...
+
+
+@runtime_checkable
+class BatchedReads(Protocol):
+    """Scenes of which reading several at a time is quicker."""
+
+    def read(self, indices: Sequence[int]) -> list[Scene]:
+        """The scenes of these numbers, in their order."""
+        ...
+
+
+@runtime_checkable
+class SceneStream(Hashed, Protocol):
+    """Scenes that can only be read in an order: of files too large for random access."""
 
     def first(self) -> Scene:
         """Any one scene: what its views look like is what all look like."""
@@ -114,14 +215,9 @@ class SceneStream(Protocol):
         ...
 
 
-def first_scene(scenes: Sequence[Scene] | SceneStream) -> Scene:
-    """One scene; what its views look like is what all look like."""
-    return scenes.first() if isinstance(scenes, SceneStream) else scenes[0]
-
-
-def hash_scenes(scenes: Sequence[Scene] | SceneStream) -> str:
+def hash_scenes(scenes: Sequence[Scene] | Hashed) -> str:
     """SHA-256 (hexadecimal) by which a checkpoint knows the training scenes again."""
-    if isinstance(scenes, SceneStream):
+    if isinstance(scenes, Hashed):
         return scenes.content_hash
     return hash_items([scene.scene_id for scene in scenes])
 
@@ -184,7 +280,7 @@ def _scene(record: dict[str, Any]) -> Scene:
             )
         ),
         pictures=tuple(
-            Picture(artist=artist.decode(), image=image)
+            Picture(source=artist.decode(), content=image)
             for artist, image in zip(pictures["artist"], pictures["image"], strict=True)
         ),
     )

@@ -1,12 +1,17 @@
 """The tokenizer: sentencepiece, with the special tokens that the text arms need."""
 
 import hashlib
+import io
 import os
 import pathlib
+import re
 from collections.abc import Iterable
 
 import sentencepiece
 
+from platojax.files import write_whole
+
+MIN_VOCAB_SIZE = 262  # 256 bytes, 5 special tokens, and one that texts are made of
 _MASK = "<mask>"
 
 
@@ -32,14 +37,14 @@ class Tokenizer:
         path = pathlib.Path(path)
         if not path.is_file():
             raise FileNotFoundError(
-                f"tokenizer {path} does not exist; train one with tools/train_tokenizer.py."
+                f"tokenizer {path} does not exist; train one with `platojax prepare tokenizer`."
             )
         model = path.read_bytes()
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise ValueError(
-                f"{path} is no sentencepiece model; train one with tools/train_tokenizer.py."
+                f"{path} is no sentencepiece model; train one with `platojax prepare tokenizer`."
             ) from error
         self.hash = hashlib.sha256(model).hexdigest()
         self.vocab_size = self._processor.vocab_size()
@@ -54,7 +59,7 @@ class Tokenizer:
         if missing:
             raise ValueError(
                 f"tokenizer {path} lacks the special tokens {missing}; "
-                "train one with tools/train_tokenizer.py."
+                "train one with `platojax prepare tokenizer`."
             )
 
     def encode(self, text: str) -> list[int]:
@@ -66,22 +71,55 @@ class Tokenizer:
         return self._processor.decode([int(i) for i in ids])
 
 
-def train_tokenizer(texts: Iterable[str], path: str | os.PathLike[str], *, vocab_size: int) -> None:
-    """Trains a unigram model with byte fallback, and writes it to `path`.
+def check_settings(vocab_size: int, model_type: str) -> None:
+    """Raises ValueError where no texts could give such a tokenizer; see `train_tokenizer`."""
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(f"vocab_size must be at least {MIN_VOCAB_SIZE}; got {vocab_size}.")
+    if model_type not in ("unigram", "bpe"):
+        raise ValueError(f"model must be 'unigram' or 'bpe'; got {model_type!r}.")
+
+
+def _explain(error: str) -> str:
+    """What sentencepiece says, in terms of `vocab_size`."""
+    if most := re.search(r"set it to a value <= (\d+)", error):
+        return f"vocab_size must be at most {most[1]} for them; lower it, or give more texts."
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return (
+            f"vocab_size must be at least {least[1]} for them, which is that of their characters."
+        )
+    return error
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    path: str | os.PathLike[str],
+    *,
+    vocab_size: int,
+    model_type: str = "unigram",
+) -> None:
+    """Trains a model with byte fallback, and writes it to `path`.
 
     The same texts in the same order give the same file, byte by byte.
 
     Args:
-      texts: the corpus, one text each; at most some millions, the trainer holds them in memory.
+      texts: the corpus, one text each; at most some millions, the trainer holds them in memory
+        (some 7 GB for a million captions). It ignores texts of more than 4,192 bytes.
       path: of the model file.
       vocab_size: number of tokens, special ones and 256 bytes included.
+      model_type: "unigram" or "bpe".
+
+    Raises:
+      ValueError: the texts are too few for so many tokens, their characters too many for so few,
+        or the model type is unknown.
     """
-    with pathlib.Path(path).open("wb") as model:
+    check_settings(vocab_size, model_type)
+    model = io.BytesIO()
+    try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=model,
             vocab_size=vocab_size,
-            model_type="unigram",
+            model_type=model_type,
             byte_fallback=True,
             character_coverage=0.9995,
             pad_id=0,
@@ -92,3 +130,9 @@ def train_tokenizer(texts: Iterable[str], path: str | os.PathLike[str], *, vocab
             num_threads=1,  # more would make the result depend on the machine
             minloglevel=2,
         )
+    except RuntimeError as error:
+        raise ValueError(
+            f"no tokenizer with vocab_size {vocab_size} can be trained on these texts: "
+            + _explain(str(error))
+        ) from error
+    write_whole(pathlib.Path(path), model.getvalue())

@@ -97,7 +97,7 @@ def make_gallery(
     return Gallery(
         rows=tuple(shown),
         drawings={scene_id: _data_url(picture.image) for scene_id, picture in pictures.items()},
-        artists=tuple(sorted({picture.artist for picture in pictures.values()})),
+        artists=tuple(sorted({picture.source for picture in pictures.values()})),
         k=k,
         mean_shared=float(np.mean([len(common) for common in shared])),
         chance_shared=k * k / (len(scenes) - 1),
@@ -132,7 +132,7 @@ def _neighbors(x: np.ndarray, k: int) -> list[list[int]]:
 
 def _picture(scene: Scene) -> Picture:
     """By one artist where possible, so that neighbours differ by what they show, not by style."""
-    return next((p for p in scene.pictures if p.artist == _ARTIST), scene.pictures[0])
+    return next((p for p in scene.pictures if p.source == _ARTIST), scene.pictures[0])
 
 
 def _data_url(image: np.ndarray) -> str:

@@ -24,6 +24,7 @@ def write(
     re: list[str | None],
     *,
     row_group_size: int = 7,
+    sha256: list[str | None] | None = None,
 ) -> pathlib.Path:
     """Writes rows with all columns of the data set."""
     n = len(org)
@@ -31,7 +32,7 @@ def write(
         "url": [f"https://example.org/{i}.jpg" for i in range(n)],
         "re_caption": pa.array(re, pa.string()),
         "org_caption": pa.array(org, pa.string()),
-        "sha256": [f"{i:064x}" for i in range(n)],
+        "sha256": pa.array(sha256 or [f"{i:064x}" for i in range(n)], pa.string()),
         "key": [f"{i:09d}" for i in range(n)],
         "re_clip_score": pa.array([0.3] * n, pa.float64()),
         "org_clip_score": pa.array([0.2] * n, pa.float64()),
@@ -44,9 +45,9 @@ def write(
     return path
 
 
-def write_files(folder: pathlib.Path, *, files: int, rows: int) -> str:
+def write_files(folder: pathlib.Path, *, files: int, rows: int, first: int = 0) -> str:
     """Writes `files` files of `rows` rows each, all of them usable; returns a pattern."""
     for file in range(files):
-        org, re = zip(*(captions(file * rows + row) for row in range(rows)), strict=True)
+        org, re = zip(*(captions(first + file * rows + row) for row in range(rows)), strict=True)
         write(folder / f"train-{file:05d}.parquet", list(org), list(re))
     return f"{folder}/train-*.parquet"

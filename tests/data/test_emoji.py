@@ -35,7 +35,7 @@ def test_splits_are_disjoint_and_in_order():
 
 def test_no_drawing_is_in_both_splits():
     drawings = [
-        {(picture.artist, picture.image.tobytes()) for scene in load_emoji(split)
+        {(picture.source, picture.image.tobytes()) for scene in load_emoji(split)
          for picture in scene.pictures}
         for split in ("train", "heldout")
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_pictures():
     corners, mean = [], []
     for scene in load_emoji("all"):
         assert len(scene.pictures) >= 4
-        assert len({picture.artist for picture in scene.pictures}) == len(scene.pictures)
+        assert len({picture.source for picture in scene.pictures}) == len(scene.pictures)
         for picture in scene.pictures:
             assert picture.image.shape == (64, 64, 3)
             assert picture.image.dtype == np.uint8
@@ -117,7 +117,7 @@ def test_size_and_attribution():
     packages = json.loads((EMOJI_FOLDER / "metadata.json").read_text())["packages"]
     for package, version in packages.items():
         assert f"| {package} | {version} |" in attribution
-    for picture in {p.artist for scene in load_emoji("all") for p in scene.pictures}:
+    for picture in {p.source for scene in load_emoji("all") for p in scene.pictures}:
         assert f"| {picture} |" in attribution
 
 

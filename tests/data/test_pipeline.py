@@ -172,3 +172,36 @@ def test_a_stream_read_in_another_way_is_refused_with_the_way_out(stream):
     ):
         iterator.check_layout({"num_workers": 0, "process_count": 4})
     iterator.close()
+
+
+# ---- Reading together ----------------------------------------------------------------------
+
+
+class Counted(list):
+    """Scenes that note which of them were asked for together."""
+
+    def __init__(self, scenes):
+        super().__init__(scenes)
+        self.reads = []
+
+    def read(self, indices):
+        self.reads.append(len(indices))
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize(("size", "together"), [(4, 4), (1200, 600), (1031, 1)])
+def test_scenes_of_a_batch_are_read_together_and_are_the_same(size, together):
+    scenes = Counted(range(2000))
+    read = make_pipeline(scenes, views, batch_size=size, seed=0)
+    one_by_one = make_pipeline(list(scenes), views, batch_size=size, seed=0)
+    for _ in range(3):
+        np.testing.assert_array_equal(next(read), next(one_by_one))
+    assert set(scenes.reads) == {together}
+    assert sum(scenes.reads) == 3 * size
+
+
+def test_recorded_runs_are_given_the_same_batches_again():
+    # As docs/results/emoji was given them: the order, and the generator of each view.
+    batch = batches(1, seed=5)[0]
+    assert batch[0, :, 0].tolist() == [3, 9, 4, 8]
+    assert batch[:, 0, 1].tolist() == [476306988, 196679778]

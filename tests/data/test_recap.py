@@ -1,9 +1,8 @@
 import gzip
 import json
 import pathlib
-import subprocess
-import sys
 
+import fsspec
 import grain
 import numpy as np
 import pyarrow as pa
@@ -11,11 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from ml_collections import ConfigDict
 
+from platojax.data.bulk import RECAP, Plan
+from platojax.data.parquet import ParquetReader
+from platojax.data.paths import find_files
 from platojax.data.pipeline import make_pipeline
-from platojax.data.recap import REASONS, SOURCES, RecapScenes
+from platojax.data.recap import SOURCES, RecapScenes
 from platojax.data.scenes import hash_scenes
 from platojax.data.sources import load_source
-from platojax.data.tokenizer import Tokenizer
+from platojax.data.text_columns import REASONS
 from platojax.data.views import make_views
 from tests import tiny
 from tests.data import recap_files
@@ -136,7 +138,7 @@ def test_unusable_rows_are_counted_by_reason_and_skipped(tmp_path):
         str(tmp_path / "a.parquet"), window=16, max_characters=100, max_bad_fraction=0.4
     )
     views = make_views(
-        ConfigDict(dict(name="two_sources", sources=SOURCES, distinct=False)),
+        ConfigDict(dict(name="two_texts", sources=SOURCES, distinct=False)),
         ConfigDict(dict(max_length=16)),
         tiny.tokenizer(),
     )
@@ -173,7 +175,7 @@ def test_too_many_unusable_rows_name_file_row_and_reasons(tmp_path):
 
 
 def test_files_that_cannot_be_used_are_refused_before_anything_is_read(tmp_path, files):
-    with pytest.raises(FileNotFoundError, match=r"'.*nothing\*' matches no file; name Parquet"):
+    with pytest.raises(FileNotFoundError, match=r"'.*nothing\*' matches no file; give a path"):
         RecapScenes.find(f"{tmp_path}/nothing*")
     whole = pathlib.Path(RecapScenes.find(files).files[0]).read_bytes()
     short = tmp_path / "short.parquet"
@@ -192,6 +194,16 @@ def test_files_that_cannot_be_used_are_refused_before_anything_is_read(tmp_path,
         RecapScenes.find(str(recap_files.write(tmp_path / "empty.parquet", [], [])))
 
 
+def test_files_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        recap_files.write_files(tmp_path / folder, files=1, rows=3)
+    with pytest.raises(ValueError, match=r"a/train-00000.parquet and .*b/train.* rename one"):
+        RecapScenes.find(f"{tmp_path}/*/*.parquet")
+    with pytest.raises(ValueError, match=r"a/train-00000.parquet and .*b/train.* rename one"):
+        Plan.make(RECAP, find_files(f"{tmp_path}/*/*.parquet"))
+
+
 def test_a_file_that_disappears_or_changes_is_named(tmp_path):
     pattern = recap_files.write_files(tmp_path, files=2, rows=20)
     scenes = RecapScenes.find(pattern, open_files=1, window=20)
@@ -205,6 +217,69 @@ def test_a_file_that_disappears_or_changes_is_named(tmp_path):
     other.write_bytes(content[:40] + bytes(len(content) - 1000) + content[-960:])
     with pytest.raises(ValueError, match=f"{other.name} is (damaged|not a whole)"):
         next(iterator)
+
+
+def test_of_an_open_file_one_row_group_is_in_memory(tmp_path):
+    """Arrow would keep all that were read, which in files of gigabytes is all of the memory."""
+    texts = ["x" * 200 + str(i) for i in range(40_000)]
+    table = pa.table({"org_caption": texts, "re_caption": texts[::-1]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=4_000, compression="none")
+    reader = ParquetReader(str(tmp_path / "a.parquet"), SOURCES)
+    before, most = pa.total_allocated_bytes(), 0
+    while not reader.exhausted:
+        reader.read(1_000)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 0 < most < 0.5 * table.nbytes
+    reader.close()
+
+
+# ---- In a bucket ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(files):
+    """The same files in fsspec's file system in memory, by their URL."""
+    memory = fsspec.filesystem("memory")
+    for path in pathlib.Path(files).parent.iterdir():
+        memory.pipe(f"/bucket/{path.name}", path.read_bytes())
+    yield "memory://bucket/train-*.parquet"
+    memory.rm("/bucket", recursive=True)
+
+
+def test_files_of_a_bucket_are_read_as_those_of_a_disk(files, bucket):
+    local = RecapScenes.find(files, **SMALL)
+    for pattern in (bucket, f"file://{files}"):
+        remote = RecapScenes.find(pattern, **SMALL)
+        assert remote.content_hash == local.content_hash
+        assert [
+            (key, scene.scene_id, scene.texts) for key, scene in blocks(remote, 60, size=3)
+        ] == [(key, scene.scene_id, scene.texts) for key, scene in blocks(local, 60, size=3)]
+
+
+def test_a_shard_that_disappears_from_a_bucket_is_named_and_then_goes_on(bucket):
+    memory = fsspec.filesystem("memory")
+    scenes = RecapScenes.find(bucket, open_files=1, window=23)
+    dataset = scenes.blocks(23, seed=0)
+    iterator = iter(dataset)
+    whole = [[key for key, _ in next(iterator)] for _ in range(4)]
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.get_state()
+    name = f"train-{whole[1][0][1]:05d}.parquet"
+    content = memory.cat(f"/bucket/{name}")
+    memory.rm(f"/bucket/{name}")
+    with pytest.raises(FileNotFoundError, match=f"memory:/+bucket/{name} is missing; restore it"):
+        next(iterator)
+    memory.pipe(f"/bucket/{name}", content)
+    resumed = iter(dataset)
+    resumed.set_state(state)
+    assert [[key for key, _ in next(resumed)] for _ in range(3)] == whole[1:]
+
+
+@pytest.mark.parametrize("pattern", ["nobody://bucket/*.parquet", "hdfs3x://a"])
+def test_an_unknown_kind_of_bucket_is_refused(pattern):
+    with pytest.raises(ValueError, match=r"data.files .* cannot be opened: Protocol not known"):
+        RecapScenes.find(pattern)
 
 
 @pytest.mark.parametrize(
@@ -249,31 +324,20 @@ def test_the_hash_knows_other_files_again(files, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(name="laion"), "data.name must be 'emoji' or 'recap'; got 'laion'"),
-        (dict(tokenizer=""), r"names no file; train one with tools/train_tokenizer.py --files"),
+        (
+            dict(name="laion"),
+            "data.name must be one of 'emoji', 'recap', 'prepared', 'mixture'; got 'laion'",
+        ),
+        (dict(tokenizer=""), r"names no file; train one with `platojax prepare tokenizer"),
         (dict(vocabulary=dict(vocab_size=32_000)), r"vocab_size 4000, but .* is 32000"),
         (dict(vocabulary=dict(pad_id=3)), r"pad_id 0, but data.vocabulary.pad_id is 3"),
+        (dict(windw=9), r"data.windw is no field; data has files, open_files, window, "),
+        (dict(files=""), r"data.files names no files"),
     ],
 )
 def test_impossible_data_is_refused(files, changes, message):
     with pytest.raises(ValueError, match=message):
         load_source(data_config(files, **changes))
-
-
-def test_the_tool_trains_a_tokenizer_on_a_sample(files, tmp_path):
-    command = [sys.executable, "tools/train_tokenizer.py", "--files", files, "--vocab-size", "320"]
-    for name, sample in (("a", "100"), ("b", "100"), ("all", "100000")):
-        out = tmp_path / f"{name}.model"
-        printed = subprocess.run(
-            [*command, "--sample", sample, "--out", out],
-            cwd=pathlib.Path(__file__).parents[2],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        assert f"320 tokens, SHA-256 {Tokenizer(out).hash}" in printed
-    models = {name: (tmp_path / f"{name}.model").read_bytes() for name in ("a", "b", "all")}
-    assert models["a"] == models["b"] != models["all"]
 
 
 # ---- Real rows ---------------------------------------------------------------------------
@@ -290,7 +354,7 @@ def test_web_rows_of_another_format_are_refused_and_their_texts_train(tmp_path):
     alt_texts = alt_texts[: len(captions)]
     recap_files.write(tmp_path / "web.parquet", alt_texts, captions, row_group_size=1000)
     views = make_views(
-        ConfigDict(dict(name="two_sources", sources=SOURCES, distinct=False)),
+        ConfigDict(dict(name="two_texts", sources=SOURCES, distinct=False)),
         ConfigDict(dict(max_length=32)),
         tiny.tokenizer(),
     )

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from platojax.data.observations import TextCodec, resize
+from platojax.data.observations import TextCodec
 from platojax.data.pipeline import stack_views
-from platojax.data.scenes import Picture, Scene, Text, load_emoji
-from platojax.data.views import augment, example_views, make_views, without_shared_words
+from platojax.data.scenes import Scene, Text, load_emoji
+from platojax.data.text_views import without_shared_words
+from platojax.data.views import example_views, make_views
 from tests import tiny
 
 ENCODER = ConfigDict(dict(max_length=16, image_size=32))
@@ -29,9 +30,9 @@ def words(tokenizer, row):
 @pytest.mark.parametrize(
     ("name", "fields", "shapes", "dtype"),
     [
-        ("two_sources", dict(sources=tiny.SOURCES, distinct=True), [(2, 16)], np.int32),
+        ("two_texts", dict(sources=tiny.SOURCES, distinct=True), [(2, 16)], np.int32),
         ("two_masks", dict(sources=tiny.SOURCES), [(2, 16)], np.int32),
-        ("two_artists", {}, [(2, 32, 32, 3)], np.uint8),
+        ("two_pictures", {}, [(2, 32, 32, 3)], np.uint8),
         ("two_crops", {}, [(2, 32, 32, 3)], np.uint8),
         ("multi_crop", dict(local_size=8), [(2, 32, 32, 3), (6, 8, 8, 3)], np.uint8),
         (
@@ -67,8 +68,8 @@ def test_an_unknown_policy_has_no_example():
         example_views(ConfigDict(dict(name="good")), ENCODER)
 
 
-def test_two_sources_are_never_the_same_one(tokenizer):
-    views = make(tokenizer, "two_sources", sources=("cldr_en", "cldr_de"), distinct=True)
+def test_two_texts_are_never_the_same_one(tokenizer):
+    views = make(tokenizer, "two_texts", sources=("cldr_en", "cldr_de"), distinct=True)
     scene = scene_with(texts=[("cldr_en", "cat", ()), ("cldr_de", "Katze", ())])
     for seed in range(20):
         pair = {words(tokenizer, row) for row in views(scene, np.random.default_rng(seed))}
@@ -76,7 +77,7 @@ def test_two_sources_are_never_the_same_one(tokenizer):
 
 
 def test_keywords_come_in_random_order_and_the_name_first(tokenizer):
-    views = make(tokenizer, "two_sources", sources=("a", "b"), distinct=False)
+    views = make(tokenizer, "two_texts", sources=("a", "b"), distinct=False)
     scene = scene_with(texts=[("a", "cat", ("pet", "fur")), ("b", "cat", ("pet", "fur"))])
     seen = {words(tokenizer, views(scene, np.random.default_rng(seed))[0]) for seed in range(30)}
     assert seen == {"cat, pet, fur", "cat, fur, pet"}
@@ -92,20 +93,20 @@ def test_distinct_sources_share_no_word_and_others_may(tokenizer):
     for seed in range(20):
         one, two = (
             words(tokenizer, row)
-            for row in make(tokenizer, "two_sources", sources=("en", "de"), distinct=True)(
+            for row in make(tokenizer, "two_texts", sources=("en", "de"), distinct=True)(
                 scene, np.random.default_rng(seed)
             )
         )
         second = {"star"} if "Baum" in one else {"Stern", "Tanne"}
         assert set(two.split(", ")) == second
-    whole = make(tokenizer, "two_sources", sources=("en", "de"), distinct=False)
+    whole = make(tokenizer, "two_texts", sources=("en", "de"), distinct=False)
     one, two = (words(tokenizer, row) for row in whole(scene, np.random.default_rng(0)))
     assert "Christmas" in one
     assert "Christmas" in two
 
 
 def test_two_captions_of_one_image_are_whole_and_cut_to_length(tokenizer):
-    views = make(tokenizer, "two_sources", sources=("org_caption", "re_caption"), distinct=False)
+    views = make(tokenizer, "two_texts", sources=("org_caption", "re_caption"), distinct=False)
     long = "a small red bus waits at the corner of a street in the rain " * 3
     scene = Scene(
         "web.parquet:3",
@@ -147,67 +148,29 @@ def test_masks_are_independent_and_of_one_description(tokenizer):
     assert 0.2 < both_open < 0.3  # .25 if the two are independent
 
 
-def test_two_artists_are_never_the_same_one(tokenizer):
-    white, black = np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
-    scene = scene_with(pictures=[("a", white), ("b", black)])
-    views = make(tokenizer, "two_artists", jitter=0.1)
-    for seed in range(20):
-        means = sorted(view.mean() for view in views(scene, np.random.default_rng(seed)))
-        assert means[0] < 50
-        assert means[1] > 200
-
-
-def test_crops_are_of_one_drawing(tokenizer):
-    white, black = np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
-    scene = scene_with(pictures=[("a", white), ("b", black)])
-    views = make(tokenizer, "two_crops", jitter=0.1)
-    for seed in range(20):
-        one, two = views(scene, np.random.default_rng(seed))
-        assert abs(one.mean() - two.mean()) < 100
-
-
-def test_augmentation_keeps_the_range_and_crops_within_the_image():
-    image = np.zeros((64, 64, 3), np.uint8)
-    image[16:48, 16:48] = 200
-    for seed in range(50):
-        view = augment(image, np.random.default_rng(seed), 32, 0.3, 0.0)
-        assert view.shape == (32, 32, 3)
-        assert view.max() <= 201
-
-
-def test_resize_of_the_whole_keeps_flat_colour():
-    image = np.full((64, 48, 3), (10, 100, 200), np.uint8)
-    np.testing.assert_array_equal(resize(image, 16), np.full((16, 16, 3), (10, 100, 200)))
-
-
-@pytest.mark.parametrize("name", ["two_sources", "two_artists"])
-def test_too_few_observations_name_the_scene_and_what_it_has(tokenizer, name):
-    fields = dict(artists=("x",))
-    if name == "two_sources":
-        fields = dict(sources=("cldr_en", "nowhere"), distinct=True)
-    scene = scene_with(
-        texts=[("cldr_en", "cat", ())], pictures=[("noto", np.zeros((8, 8, 3), np.uint8))]
-    )
-    with pytest.raises(ValueError, match=r"scene 1f408 has .* it has \['(cldr_en|noto)'\]"):
-        make(tokenizer, name, **fields)(scene, np.random.default_rng(0))
+def test_too_few_texts_name_the_scene_and_what_it_has(tokenizer):
+    views = make(tokenizer, "two_texts", sources=("cldr_en", "nowhere"), distinct=True)
+    scene = scene_with(texts=[("cldr_en", "cat", ())])
+    with pytest.raises(ValueError, match=r"scene 1f408 has .* it has \['cldr_en'\]"):
+        views(scene, np.random.default_rng(0))
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones(tokenizer):
-    with pytest.raises(ValueError, match=r"views.name must be one of .*two_sources.*got 'good'"):
+    with pytest.raises(ValueError, match=r"views.name must be one of .*two_texts.*got 'good'"):
         make(tokenizer, "good")
 
 
 def test_long_and_empty_texts_fit(tokenizer):
     codec = TextCodec(tokenizer, 8)
-    long = codec.pad(codec.ids(["a very long name"] + ["and many", "more words"] * 50))
+    long = codec.encode_all([Text("", "", "a very long name", ("and many", "more words") * 50)])[0]
     assert long[0] == tokenizer.bos_id
     assert long[-1] == tokenizer.eos_id
-    empty = codec.pad(codec.ids([]))
+    empty = codec.encode_all([Text("", "", "")])[0]
     np.testing.assert_array_equal(empty[:2], [tokenizer.bos_id, tokenizer.eos_id])
     assert np.all(empty[2:] == tokenizer.pad_id)
 
 
-def scene_with(texts=(), pictures=()):
+def scene_with(texts):
     return Scene(
         scene_id="1f408",
         emoji="🐈",
@@ -215,5 +178,4 @@ def scene_with(texts=(), pictures=()):
         group="Animals & Nature",
         subgroup="animal-mammal",
         texts=tuple(Text(source, "xx", name, keywords) for source, name, keywords in texts),
-        pictures=tuple(Picture(artist, image) for artist, image in pictures),
     )
