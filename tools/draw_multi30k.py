@@ -1,0 +1,184 @@
+"""The tables and figures of docs/results/multi30k.md, from its raw results alone.
+
+    python tools/draw_multi30k.py docs/results/multi30k
+
+Prints Markdown tables, and writes `layers.png` and `ablations.png` beside the raw results. The figure
+of alignment against samples is `platojax scaling docs/results/multi30k/points.json --plot ...`.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+TARGETS = ("effnet_lite0", "open_nsfw", "minilm")
+LAYERS = ("tokens", "block_0", "block_1", "embedding", "last_token")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+GREY = "#777777"
+
+Run = Mapping[str, Any]
+
+
+def read(results: pathlib.Path, stage: str) -> list[Run]:
+    """All runs of a stage; none where it was not collected."""
+    path = results / f"{stage}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def setting(run: Run) -> str:
+    """What differs from the config of the main runs."""
+    shown = {name.split(".")[-1]: value for name, value in run["overrides"].items()}
+    for follows in ("group_size", "rows", "mlp_dim", "projector_hidden"):
+        shown.pop(follows, None)
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def by(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], list[Run]]:
+    """Runs that agree in these fields."""
+    found: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        found.setdefault(tuple(run[name] for name in names), []).append(run)
+    return found
+
+
+def score(run: Run, target: str, layer: str) -> float:
+    """Of one layer."""
+    return run["scores"][target][layer]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    mean = f"{statistics.mean(values):.4f}".lstrip("0")
+    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """In Markdown."""
+    print(f"\n**{title}**\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def print_tuning(runs: Sequence[Run]) -> None:
+    """Each trial by the layer that MiniLM agrees with best."""
+    rows = []
+    for run in runs:
+        layers = run["scores"]["minilm"]
+        best = max(layers, key=layers.__getitem__)
+        others = [f"{score(run, target, best):.4f}" for target in TARGETS]
+        rows.append((run["arm"], setting(run), best, *others))
+    rows.sort(key=lambda row: (row[0], -float(row[-1])))
+    print_table("Tuning", ("arm", "setting", "best layer", *TARGETS), rows)
+
+
+def print_layers(runs: Sequence[Run], samples: int) -> None:
+    """What pooling and the choice of a layer do."""
+    rows = []
+    for (arm, size), own in sorted(by(runs, "arm", "samples").items()):
+        if size == samples and own[0]["scores"]:
+            for layer in LAYERS:
+                values = [spread([score(run, target, layer) for run in own]) for target in TARGETS]
+                rows.append((arm, layer, *values))
+    print_table(f"Layers at {samples:,} samples", ("arm", "layer", *TARGETS), rows)
+
+
+def draw_layers(path: pathlib.Path, runs: Sequence[Run], samples: int) -> None:
+    """A panel a target, an arm a colour, a seed a point."""
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    panels = figure.subplots(1, len(TARGETS))
+    arms = [
+        (arm, own)
+        for (arm, size), own in by(runs, "arm", "samples").items()
+        if size == samples and own[0]["scores"]
+    ]
+    for ax, target in zip(panels, TARGETS, strict=True):
+        for color, (arm, own) in zip(COLORS, arms, strict=False):
+            means = [statistics.mean(score(run, target, layer) for run in own) for layer in LAYERS]
+            ax.plot(LAYERS, means, color=color, marker="o", label=arm)
+            for run in own:
+                values = [score(run, target, layer) for layer in LAYERS]
+                ax.plot(LAYERS, values, ".", color=color, alpha=0.4)
+        ax.set_title(f"against {target}")
+        ax.tick_params(axis="x", rotation=30)
+        ax.set_ylim(bottom=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel(f"mutual 10-NN, {samples:,} samples")
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def print_ablations(runs: Sequence[Run], reference: Sequence[Run]) -> None:
+    """The embedding of the good arm, one setting changed."""
+    rows = [("as the main runs", *_embedding(reference))]
+    for _, own in by([dict(run, setting=setting(run)) for run in runs], "setting").items():
+        rows.append((setting(own[0]), *_embedding(own)))
+    print_table("Ablations", ("changed", *TARGETS), rows)
+
+
+def _embedding(runs: Sequence[Run]) -> list[str]:
+    return [spread([score(run, target, "embedding") for run in runs]) for target in TARGETS]
+
+
+def draw_ablations(path: pathlib.Path, runs: Sequence[Run], reference: Sequence[Run]) -> None:
+    """A panel a target, a setting a row, a seed a point; the line is the main runs' mean."""
+    groups = by([dict(run, setting=setting(run)) for run in runs], "setting")
+    figure = Figure(figsize=(12, 1.5 + 0.3 * len(groups)), layout="constrained")
+    panels = figure.subplots(1, len(TARGETS), sharey=True)
+    for ax, target in zip(panels, TARGETS, strict=True):
+        mean = statistics.mean(score(run, target, "embedding") for run in reference)
+        ax.axvline(mean, color=GREY, linestyle="--", linewidth=1)
+        for (name,), own in groups.items():
+            values = [score(run, target, "embedding") for run in own]
+            ax.plot(values, [name] * len(values), ".", color=COLORS[0], alpha=0.5)
+            ax.plot(statistics.mean(values), name, "D", color=COLORS[0])
+        ax.set_title(f"against {target}")
+        ax.set_xlabel("mutual 10-NN")
+        ax.spines[["top", "right"]].set_visible(False)
+    panels[0].invert_yaxis()
+    figure.savefig(path, dpi=130)
+
+
+def print_rotation(results: pathlib.Path) -> None:
+    """English into German by one rotation."""
+    rows = []
+    for (arm, captions), own in by(read(results, "rotation"), "arm", "captions").items():
+        recall = [run["retrieval"]["recall_xy"]["1"] for run in own]
+        ten = [run["retrieval"]["recall_xy"]["10"] for run in own]
+        residual = [run["residual"] for run in own]
+        rows.append((arm, captions, *(spread(values) for values in (residual, recall, ten))))
+    print_table("One rotation", ("arm", "captions", "residual", "R@1", "R@10"), rows)
+
+
+def main() -> None:
+    """Tables of everything that is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=pathlib.Path)
+    results = parser.parse_args().results
+    runs = read(results, "main")
+    if tuning := read(results, "tuning"):
+        print_tuning(tuning)
+    if samples := max((run["samples"] for run in runs if run["arm"] == "bad_mask"), default=0):
+        print_layers(runs, samples)
+        draw_layers(results / "layers.png", runs, samples)
+    if ablations := read(results, "ablations"):
+        size = ablations[0]["samples"]
+        reference = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
+        print_ablations(ablations, reference)
+        draw_ablations(results / "ablations.png", ablations, reference)
+    if captions := read(results, "captions"):
+        rows = [
+            (data.removeprefix("multi30k_"), *_embedding(own))
+            for (data,), own in by(captions, "data").items()
+        ]
+        size = captions[0]["samples"]
+        five = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
+        print_table("Captions per scene", ("captions", *TARGETS), [*rows, ("5", *_embedding(five))])
+    print_rotation(results)
+
+
+if __name__ == "__main__":
+    main()

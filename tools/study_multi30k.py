@@ -1,0 +1,483 @@
+r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for each arm.
+
+    python tools/study_multi30k.py prepare --captions MULTI30K --photos PHOTOS --minilm FOLDER \
+        --out STUDY
+    python tools/study_multi30k.py run --stage STAGE --out STUDY
+    python tools/study_multi30k.py collect --out STUDY --results docs/results/multi30k
+    python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
+
+`prepare` makes the scenes, the tokenizer and the targets: features of photographs by vision models
+(PHOTOS has `features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave
+out), and of validation captions by MiniLM, which only choices are made by. `run` trains and scores
+the runs of a stage, each in a workdir of its own. It may be killed at any moment and started again;
+started twice, it shares the runs out. `collect` gathers what there is: `RESULTS/STAGE.json`, and
+`RESULTS/points.json` for `platojax scaling`. `rotate` fits rotations between English and German.
+
+A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
+are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
+validation scenes, which have captions but no images.
+"""
+
+import argparse
+import dataclasses
+import fcntl
+import importlib.util
+import itertools
+import json
+import pathlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+
+from platojax import experiment
+from platojax.commands import prepare
+from platojax.data.corpus import sample_texts
+from platojax.data.items import Items, load_items, prepared_items
+from platojax.data.raw import multi30k
+from platojax.data.tokenizer import train_tokenizer
+from platojax.encoders.frozen import FrozenEncoder
+from platojax.encoders.huggingface import load_huggingface
+from platojax.evaluation.alignment import alignment
+from platojax.evaluation.extraction import extract
+from platojax.evaluation.features import FeatureMeta, read_features, write_features
+from platojax.evaluation.rotation import procrustes
+from platojax.evaluation.transfer import transfer
+from platojax.files import to_json, write_whole
+from platojax.finished_runs import Point, read_points
+from platojax.hashing import hash_items
+from platojax.run_encoder import load_run_encoder
+
+K = 10
+VOCABULARY = 4_000
+VISION = ("effnet_lite0", "open_nsfw")
+ARMS = ("good", "bad_mask", "bad_spans", "bad_prefix", "next_token")
+BAD = ARMS[1:4]
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
+TUNING_SAMPLES = 2**14
+ABLATION_SAMPLES = 2**14
+SMALL = tuple(2**i for i in range(11, 16))
+LARGE = (2**16, 2**17)
+PHOTOS, VALIDATION = 500, 980
+ROTATED = ("good", "bad_spans", "next_token")
+ROTATION_ITEMS = 5_000
+# The encoder whose German features are a target of the English ones: that of these workdir.
+GERMAN = f"main/german_good_multi30k_{2**16}_seed0/features/val_de"
+
+# What each arm is tuned by: one thing at a time around a start, as many trials for each. The config
+# has what came of it: what gained a twentieth at least over the start, by the best layer.
+START: Mapping[str, Mapping[str, Any]] = {
+    "good": {},
+    "bad_mask": {"views.mask_ratio": 0.5},
+    "bad_spans": {"views.ratio": 0.5},
+    "bad_prefix": {"views.min_share": 0.25},
+    "next_token": {},
+}
+RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+OWN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "good": {"objective.lam": (0.02, 0.1), "objective.projector_dim": (32, 128)},
+    "bad_mask": {"objective.lam": (0.02, 0.1), "views.mask_ratio": (0.25, 0.75)},
+    "bad_spans": {"objective.lam": (0.02, 0.1), "views.ratio": (0.3, 0.7)},
+    "bad_prefix": {"objective.lam": (0.02, 0.1), "views.min_share": (0.1, 0.4)},
+    "next_token": {"optimizer.weight_decay": (0.01, 0.3), "optimizer.b2": (0.9, 0.99)},
+}
+ABLATIONS: tuple[Mapping[str, Any], ...] = (
+    {"batch_size": 32, "packing.group_size": 32, "packing.rows": 16},
+    {"batch_size": 128},
+    {"batch_size": 256},
+    {"objective.num_slices": 32},
+    {"objective.num_slices": 1024},
+    {"objective.lam": 0.01},
+    {"objective.lam": 0.2},
+    {"objective.projector_dim": 16},
+    {"objective.projector_dim": 256},
+    {"encoder.width": 32, "encoder.mlp_dim": 128, "objective.projector_hidden": (64,)},
+    {"encoder.width": 64, "encoder.mlp_dim": 256, "objective.projector_hidden": (128,)},
+    {"encoder.width": 256, "encoder.mlp_dim": 1024, "objective.projector_hidden": (512,)},
+    {"encoder.depth": 1},
+    {"encoder.depth": 4},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run.
+
+    Attributes:
+      stage: that it is of.
+      arm: of configs/multi30k.py.
+      samples: scenes that it is trained on.
+      seed: of everything random.
+      overrides: of fields of the run's config, by their paths.
+      data: the prepared scenes.
+    """
+
+    stage: str
+    arm: str
+    samples: int
+    seed: int
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: str = "multi30k"
+
+    @property
+    def name(self) -> str:
+        """A file's name."""
+        settings = [f"{field.split('.')[-1]}={value}" for field, value in self.overrides.items()]
+        parts = [self.arm, self.data, str(self.samples), *settings, f"seed{self.seed}"]
+        return "_".join(parts).replace("(", "").replace(")", "").replace(",", "").replace("'", "")
+
+    def config(self, study: pathlib.Path) -> ConfigDict:
+        """What `platojax.experiment` runs."""
+        config = load_config()
+        config.seed = self.seed
+        config.data.folder = str(study / "data" / self.data)
+        config.data.tokenizer = str(study / "data" / "multi30k.model")
+        config.data.vocabulary.vocab_size = VOCABULARY
+        arm = ConfigDict({**config.text, **config.arms[self.arm]})
+        arm.num_samples = self.samples
+        arm.checkpoint.update(every=1_000, keep=1)
+        with arm.unlocked():
+            for path, value in self.overrides.items():
+                *parents, last = path.split(".")
+                part = arm
+                for parent in parents:
+                    part = part[parent]
+                part[last] = value
+        config.arms = {self.arm: arm}
+        config.monitor.every = self.samples
+        config.monitor.data = str(study / "data" / "photos_1.jsonl")
+        config.monitor.targets = tuple(str(study / "targets" / name) for name in VISION)
+        return config
+
+
+def tuning() -> Iterator[Trial]:
+    for arm in ARMS:
+        settings: list[dict[str, Any]] = [{"optimizer.learning_rate": rate} for rate in RATES]
+        settings += [{field: v} for field, values in OWN[arm].items() for v in values]
+        for changed in settings:
+            overrides = {"optimizer.learning_rate": 1e-3, **START[arm], **changed}
+            yield Trial("tuning", arm, TUNING_SAMPLES, TUNING_SEED, overrides)
+
+
+def small() -> Iterator[Trial]:
+    for seed, samples, arm in itertools.product(SEEDS, SMALL, (*ARMS, "german_good")):
+        yield Trial("main", arm, samples, seed)
+
+
+def large() -> Iterator[Trial]:
+    for samples, seed in itertools.product(LARGE, SEEDS):
+        for arm in ("good", "next_token"):
+            yield Trial("main", arm, samples, seed)
+    for seed, arm in itertools.product(SEEDS, (*BAD, "german_good")):
+        yield Trial("main", arm, LARGE[0], seed)
+
+
+def ablations() -> Iterator[Trial]:
+    for seed, overrides in itertools.product(SEEDS, ABLATIONS):
+        yield Trial("ablations", "good", ABLATION_SAMPLES, seed, overrides)
+
+
+def captions() -> Iterator[Trial]:
+    for seed, count in itertools.product(SEEDS, (2, 3)):
+        yield Trial("captions", "good", LARGE[0], seed, data=f"multi30k_{count}")
+
+
+def german() -> Iterator[Trial]:
+    for seed, arm in itertools.product(SEEDS, ("next_token", "bad_spans")):
+        yield Trial("german", arm, LARGE[0], seed, {"views.sources": ("de",)})
+
+
+STAGES = dict(
+    tuning=tuning, small=small, large=large, ablations=ablations, captions=captions, german=german
+)
+
+
+def load_config() -> ConfigDict:
+    path = pathlib.Path(__file__).parent.parent / "configs" / "multi30k.py"
+    spec = importlib.util.spec_from_file_location("multi30k_config", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config()
+
+
+# ---- Data ----------------------------------------------------------------------------------
+
+# The numbers of the captions' files. An image's captions are sorted by their length.
+CAPTIONS = {"multi30k": (1, 2, 3, 4, 5), "multi30k_3": (1, 3, 5), "multi30k_2": (2, 4)}
+
+
+def prepare_data(
+    source: pathlib.Path, photos: pathlib.Path, minilm: pathlib.Path, study: pathlib.Path
+) -> None:
+    data, targets = study / "data", study / "targets"
+    data.mkdir(parents=True, exist_ok=True)
+    for name, numbers in CAPTIONS.items():
+        raw = data / f"{name}_raw"
+        raw.mkdir(exist_ok=True)
+        files = [*source.glob("*_images.txt")]
+        for number in numbers:
+            files += source.glob(f"*.{number}.??.gz")
+        for file in files:
+            if not (raw / file.name).exists():
+                (raw / file.name).symlink_to(file.resolve())
+        if not (data / name).exists():
+            prepare.run(
+                "multi30k",
+                multi30k.read(raw),
+                multi30k.input_files(raw),
+                data / name,
+                prepare.Options(exclude=photos / "exclude.txt"),
+            )
+    model = data / "multi30k.model"
+    if not model.exists():
+        train_tokenizer(
+            sample_texts(str(data / "multi30k"), 1_000_000), model, vocab_size=VOCABULARY
+        )
+    rows = json.loads((photos / "captions.json").read_text(encoding="utf-8"))
+    for count in (1, 5):
+        lines = [
+            json.dumps({"id": row["photo"], "captions": row["captions"][:count]}) for row in rows
+        ]
+        write_whole(data / f"photos_{count}.jsonl", "\n".join(lines) + "\n")
+    ids = hash_items([row["photo"] for row in rows])
+    with np.load(photos / "features.npz") as arrays:
+        for name in VISION:
+            meta = FeatureMeta(
+                encoder=name,
+                weights_hash="",
+                dataset="photos",
+                items_hash=ids,
+                preprocessing="of the file's author",
+                pooling="of the file's author",
+                layers=("features",),
+            )
+            if not (targets / name).exists():
+                write_features(targets / name, arrays[name][:, None], meta)
+    encoder = load_huggingface(minilm)
+    extract(encoder, validation_items(study, "en", slice(1, None)), targets / "minilm")
+
+
+def validation_items(study: pathlib.Path, language: str, which: slice) -> Items:
+    items = prepared_items(study / "data" / "multi30k", "val", language)
+    assert items.texts is not None
+    return dataclasses.replace(
+        items,
+        name=f"{items.name} {which.start}:{which.stop}",
+        texts=tuple(texts[which] for texts in items.texts),
+    )
+
+
+# ---- Runs ----------------------------------------------------------------------------------
+
+
+def run_stage(stage: str, study: pathlib.Path) -> None:
+    study = study.resolve()
+    jax.config.update("jax_compilation_cache_dir", str(study / "compiled"))
+    trials = list(STAGES[stage]())
+    for number, trial in enumerate(trials, 1):
+        workdir = study / trial.stage / trial.name
+        workdir.mkdir(parents=True, exist_ok=True)
+        with (workdir / ".trial").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # another process has it
+            if (workdir / "result.json").exists():
+                continue
+            start = time.process_time()
+            experiment.run(trial.config(study), workdir)
+            point = read_points([workdir])[0][0]
+            cost = {
+                name: getattr(point, name) for name in ("label", "objective", "tokens", "flops")
+            }
+            scores = score(trial, workdir, study)
+            result = dataclasses.asdict(trial) | cost | {"scores": scores}
+            result["cpu_seconds"] = round(time.process_time() - start, 1)
+            write_whole(workdir / "result.json", to_json(result, indent=None))
+            best = {target: max(by_layer.values()) for target, by_layer in scores.items()}
+            print(f"{number}/{len(trials)} {trial.name}: best layers {best}", flush=True)
+        jax.clear_caches()
+
+
+def score(
+    trial: Trial, workdir: pathlib.Path, study: pathlib.Path, untrained: int | None = None
+) -> dict[str, dict[str, float]]:
+    """The score of each layer against each target, which also says on what."""
+    encoder = load_run_encoder(workdir / f"{trial.arm}-seed{trial.seed}", untrained=untrained)
+    encoder = dataclasses.replace(encoder, layers=encoder.all_layers)
+    folder = workdir / ("features" if untrained is None else f"untrained_{untrained}")
+    scores: dict[str, dict[str, float]] = {}
+    for name, items, targets in evaluations(trial, study):
+        x = features(encoder, items, folder / name)
+        for target in targets:
+            y = read_features(study / "targets" / target).features[:, -1]
+            values = (round(float(value), 5) for value in alignment(x, y, k=K)[:, 0])
+            label = f"{target}, five captions" if name == "photos_5" else target
+            scores[label] = dict(zip(encoder.layers, values, strict=True))
+    return scores
+
+
+def evaluations(trial: Trial, study: pathlib.Path) -> Iterator[tuple[str, Items, tuple[str, ...]]]:
+    """What an encoder encodes, and the targets of the same items."""
+    if trial.arm == "german_good" or trial.overrides.get("views.sources") == ("de",):
+        yield "val_de", validation_items(study, "de", slice(None)), ()
+        return
+    for count in (1, 5):
+        yield f"photos_{count}", load_items(str(study / "data" / f"photos_{count}.jsonl")), VISION
+    yield "val_en_1", validation_items(study, "en", slice(0, 1)), ("minilm",)
+    yield "val_en", validation_items(study, "en", slice(None)), ()
+
+
+def features(encoder: FrozenEncoder, items: Items, folder: pathlib.Path) -> np.ndarray:
+    extract(encoder, items, folder)
+    return np.array(read_features(folder).features)
+
+
+# ---- Results -------------------------------------------------------------------------------
+
+
+def collect(study: pathlib.Path, results: pathlib.Path) -> None:
+    """Writes what there is: `STAGE.json`, and for `platojax scaling` `points.json`."""
+    results.mkdir(parents=True, exist_ok=True)
+    for stage in sorted({trial.stage for make in STAGES.values() for trial in make()}):
+        if found := read_results(study, stage):
+            write_whole(results / f"{stage}.json", one_per_line(found))
+    untrained = []
+    for seed, arm in itertools.product(SEEDS, ("good", "next_token")):
+        trial = Trial("main", arm, SMALL[0], seed)
+        scores = score(trial, study / "main" / trial.name, study, untrained=seed)
+        untrained.append({"arm": arm, "seed": seed, "scores": scores})
+    write_whole(results / "untrained.json", one_per_line(untrained))
+    runs = read_results(study, "main")
+    write_whole(results / "points.json", one_per_line(points(runs), "points"))
+
+
+def read_results(study: pathlib.Path, stage: str) -> list[dict[str, Any]]:
+    """Of all runs of a stage that are done; with the German target, where that is there."""
+    paths = sorted((study / stage).glob("*/result.json"))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    reference = study / GERMAN
+    if reference.exists():
+        y = read_features(reference).features[:, -2]
+        for path, result in zip(paths, results, strict=True):
+            folder = path.parent / "features" / "val_en"
+            if folder.exists():
+                x = read_features(folder)
+                assert x.meta is not None
+                values = (round(float(value), 5) for value in alignment(x.features, y, k=K)[:, 0])
+                result["scores"]["german"] = dict(zip(x.meta.layers, values, strict=True))
+    return results
+
+
+def points(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The `Point`s of runs: each arm by the layer that suits it best on the validation scenes."""
+    layers = best_layers(runs)
+    found = []
+    for run in runs:
+        for target, by_layer in run["scores"].items():
+            point = Point(
+                **{name: run[name] for name in ("arm", "objective", "seed", "samples", "tokens")},
+                label=f"{run['label']} ({layers[run['arm']]})",
+                target=target,
+                score=by_layer[layers[run["arm"]]],
+                chance=round(
+                    K / ((VALIDATION if target in ("minilm", "german") else PHOTOS) - 1), 5
+                ),
+                flops=run["flops"],
+            )
+            found.append(dataclasses.asdict(point))
+    return found
+
+
+def best_layers(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By arm, the layer with the best mean score against MiniLM over all sizes and seeds.
+
+    But for "tokens", the mean of the token embeddings, which is a bag of words whatever was learned.
+    """
+    layers = {}
+    for arm in {run["arm"]: None for run in runs}:
+        scores = [run["scores"]["minilm"] for run in runs if run["arm"] == arm if run["scores"]]
+        if scores:
+            contextual = [layer for layer in scores[0] if layer != "tokens"]
+            layers[arm] = max(contextual, key=lambda layer: sum(own[layer] for own in scores))
+    return layers
+
+
+def one_per_line(rows: Sequence[Mapping[str, Any]], name: str | None = None) -> str:
+    """JSON with a row a line, so that changes show; a list, or an object with it by this name."""
+    lines = ",\n".join(to_json(row, indent=None).strip() for row in rows)
+    return f"[\n{lines}\n]\n" if name is None else f'{{"{name}": [\n{lines}\n]}}\n'
+
+
+def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
+    """English and German encoders, each trained on its own, and one rotation between them."""
+    train = {
+        language: dataclasses.replace(
+            items, **{field: getattr(items, field)[:ROTATION_ITEMS] for field in ("ids", "texts")}
+        )
+        for language in ("en", "de")
+        for items in [prepared_items(study / "data" / "multi30k", "train", language)]
+    }
+    layers = best_layers(read_results(study, "main"))
+    rows = []
+    for seed, arm in itertools.product(SEEDS, ROTATED):
+        english = Trial("main", arm, LARGE[0], seed)
+        german_arm = Trial("main", "german_good", LARGE[0], seed)
+        if arm != "good":
+            german_arm = Trial("german", arm, LARGE[0], seed, {"views.sources": ("de",)})
+        sides = {}
+        for language, trial in (("en", english), ("de", german_arm)):
+            workdir = study / trial.stage / trial.name
+            encoder = load_run_encoder(workdir / f"{trial.arm}-seed{seed}")
+            encoder = dataclasses.replace(encoder, layers=(layers[arm],))
+            for split, items in (
+                ("train", train[language]),
+                ("one", validation_items(study, language, slice(0, 1))),
+                ("five", validation_items(study, language, slice(None))),
+            ):
+                folder = workdir / "features" / f"rotation_{split}_{language}"
+                sides[language, split] = features(encoder, items, folder)[:, 0]
+        fitted = procrustes(sides["en", "train"], sides["de", "train"])
+        for captions in ("one", "five"):
+            result = transfer(fitted, sides["en", captions], sides["de", captions])
+            rows.append(
+                dict(arm=arm, seed=seed, layer=layers[arm], captions=captions) | result.to_json()
+            )
+    write_whole(results / "rotation.json", one_per_line(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    preparing = commands.add_parser("prepare")
+    for name in ("captions", "photos", "minilm"):
+        preparing.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    running = commands.add_parser("run")
+    running.add_argument("--stage", choices=STAGES, required=True)
+    collecting, rotating = commands.add_parser("collect"), commands.add_parser("rotate")
+    for command in (collecting, rotating):
+        command.add_argument("--results", type=pathlib.Path, required=True)
+    for command in (preparing, running, collecting, rotating):
+        command.add_argument("--out", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    flags.FLAGS.mark_as_parsed()  # grain's workers read absl's flags
+    if arguments.command == "prepare":
+        prepare_data(arguments.captions, arguments.photos, arguments.minilm, arguments.out)
+    elif arguments.command == "run":
+        run_stage(arguments.stage, arguments.out)
+    elif arguments.command == "collect":
+        collect(arguments.out, arguments.results)
+    else:
+        rotate(arguments.out, arguments.results)
+
+
+if __name__ == "__main__":
+    main()
