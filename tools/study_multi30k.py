@@ -4,6 +4,7 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
         --out STUDY
     python tools/study_multi30k.py run --stage STAGE --out STUDY
     python tools/study_multi30k.py collect --out STUDY --results docs/results/multi30k
+    python tools/study_multi30k.py predict --results docs/results/multi30k
     python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
 
 `prepare` makes the scenes, the tokenizer and the targets: features of photographs by vision models
@@ -11,7 +12,8 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
 out), and of validation captions by MiniLM, which only choices are made by. `run` trains and scores
 the runs of a stage, each in a workdir of its own. It may be killed at any moment and started again;
 started twice, it shares the runs out. `collect` gathers what there is: `RESULTS/STAGE.json`, and
-`RESULTS/points.json` for `platojax scaling`. `rotate` fits rotations between English and German.
+`RESULTS/points.json` for `platojax scaling`. `predict` says, before the stages `large` and `wide`,
+what they will give. `rotate` fits rotations between English and German.
 
 A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
 are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
@@ -46,6 +48,7 @@ from platojax.evaluation.alignment import alignment
 from platojax.evaluation.extraction import extract
 from platojax.evaluation.features import FeatureMeta, read_features, write_features
 from platojax.evaluation.rotation import procrustes
+from platojax.evaluation.scaling import fit_scaling_law
 from platojax.evaluation.transfer import transfer
 from platojax.files import to_json, write_whole
 from platojax.finished_runs import Point, read_points
@@ -61,6 +64,7 @@ SEEDS = (0, 1, 2)
 TUNING_SEED = 100
 TUNING_SAMPLES = 2**14
 ABLATION_SAMPLES = 2**14
+FIRST = tuple(2**i for i in range(8, 11))  # where good views pass next-token prediction's end
 SMALL = tuple(2**i for i in range(11, 16))
 LARGE = (2**16, 2**17)
 PHOTOS, VALIDATION = 500, 980
@@ -98,10 +102,11 @@ ABLATIONS: tuple[Mapping[str, Any], ...] = (
     {"objective.projector_dim": 256},
     {"encoder.width": 32, "encoder.mlp_dim": 128, "objective.projector_hidden": (64,)},
     {"encoder.width": 64, "encoder.mlp_dim": 256, "objective.projector_hidden": (128,)},
-    {"encoder.width": 256, "encoder.mlp_dim": 1024, "objective.projector_hidden": (512,)},
     {"encoder.depth": 1},
     {"encoder.depth": 4},
 )
+WIDE = {"encoder.width": 256, "encoder.mlp_dim": 1024, "objective.projector_hidden": (512,)}
+WIDE_FLOPS = 6_778_532_134_912  # of such a run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +172,8 @@ def tuning() -> Iterator[Trial]:
 def small() -> Iterator[Trial]:
     for seed, samples, arm in itertools.product(SEEDS, SMALL, (*ARMS, "german_good")):
         yield Trial("main", arm, samples, seed)
+    for seed, samples in itertools.product(SEEDS, FIRST):
+        yield Trial("main", "good", samples, seed)
 
 
 def large() -> Iterator[Trial]:
@@ -182,6 +189,12 @@ def ablations() -> Iterator[Trial]:
         yield Trial("ablations", "good", ABLATION_SAMPLES, seed, overrides)
 
 
+def wide() -> Iterator[Trial]:
+    """After it was predicted from the narrower ones."""
+    for seed in SEEDS:
+        yield Trial("ablations", "good", ABLATION_SAMPLES, seed, WIDE)
+
+
 def captions() -> Iterator[Trial]:
     for seed, count in itertools.product(SEEDS, (2, 3)):
         yield Trial("captions", "good", LARGE[0], seed, data=f"multi30k_{count}")
@@ -193,7 +206,13 @@ def german() -> Iterator[Trial]:
 
 
 STAGES = dict(
-    tuning=tuning, small=small, large=large, ablations=ablations, captions=captions, german=german
+    tuning=tuning,
+    small=small,
+    large=large,
+    ablations=ablations,
+    wide=wide,
+    captions=captions,
+    german=german,
 )
 
 
@@ -395,6 +414,43 @@ def points(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def predict(results: pathlib.Path) -> None:
+    """Fits laws to the smaller runs alone, and predicts the larger: `RESULTS/predictions.json`.
+
+    In samples, each arm from the sizes in `SMALL` those in `LARGE`; in FLOPs, of the good arm with
+    as many samples, the widest encoder from the narrower ones.
+    """
+    rows = []
+
+    def add(axis: str, arm: str, target: str, runs: Sequence[Any], wanted: Sequence[float]) -> None:
+        law = fit_scaling_law([run[axis] for run in runs], [run["score"] for run in runs])
+        for size in wanted:
+            rows.append(
+                {"axis": axis, "arm": arm, "target": target, axis: size}
+                | {"predicted": round(float(law.predict(size)), 5), "law": law.to_json()}
+            )
+
+    known = json.loads((results / "points.json").read_text(encoding="utf-8"))["points"]
+    for arm, target in dict.fromkeys((point["arm"], point["target"]) for point in known):
+        runs = [p for p in known if (p["arm"], p["target"]) == (arm, target)]
+        add("samples", arm, target, [p for p in runs if p["samples"] in SMALL], LARGE)
+    narrower = [
+        run
+        for run in json.loads((results / "ablations.json").read_text(encoding="utf-8"))
+        if "encoder.width" in run["overrides"] and run["overrides"] != WIDE
+    ]
+    for target in narrower[0]["scores"]:
+        runs = [run | {"score": run["scores"][target]["embedding"]} for run in narrower]
+        runs += [
+            point
+            for point in known
+            if (point["arm"], point["target"], point["samples"])
+            == ("good", target, ABLATION_SAMPLES)
+        ]
+        add("flops", "good", target, runs, [WIDE_FLOPS])
+    write_whole(results / "predictions.json", one_per_line(rows))
+
+
 def best_layers(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """By arm, the layer with the best mean score against MiniLM over all sizes and seeds.
 
@@ -462,11 +518,12 @@ def main() -> None:
         preparing.add_argument(f"--{name}", type=pathlib.Path, required=True)
     running = commands.add_parser("run")
     running.add_argument("--stage", choices=STAGES, required=True)
-    collecting, rotating = commands.add_parser("collect"), commands.add_parser("rotate")
-    for command in (collecting, rotating):
+    for name in ("collect", "predict", "rotate"):
+        command = commands.add_parser(name)
         command.add_argument("--results", type=pathlib.Path, required=True)
-    for command in (preparing, running, collecting, rotating):
-        command.add_argument("--out", type=pathlib.Path, required=True)
+    for name, command in commands.choices.items():
+        if name != "predict":
+            command.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     flags.FLAGS.mark_as_parsed()  # grain's workers read absl's flags
     if arguments.command == "prepare":
@@ -475,6 +532,8 @@ def main() -> None:
         run_stage(arguments.stage, arguments.out)
     elif arguments.command == "collect":
         collect(arguments.out, arguments.results)
+    elif arguments.command == "predict":
+        predict(arguments.results)
     else:
         rotate(arguments.out, arguments.results)
 
