@@ -2,8 +2,8 @@
 
     python tools/draw_multi30k.py docs/results/multi30k
 
-Prints Markdown tables, and writes `layers.png` and `ablations.png` beside the raw results. The figure
-of alignment against samples is `platojax scaling docs/results/multi30k/points.json --plot ...`.
+Prints Markdown tables, and writes `layers.png` and `ablations.png` beside the raw results. Scores
+against samples are drawn by `platojax scaling RESULTS/points.json --plot FIGURE`.
 """
 
 import argparse

@@ -44,7 +44,9 @@ from platojax.data.raw import multi30k
 from platojax.data.tokenizer import train_tokenizer
 from platojax.encoders.frozen import FrozenEncoder
 from platojax.encoders.huggingface import load_huggingface
-from platojax.evaluation.alignment import alignment
+from platojax.evaluation.alignment import alignment, prepare_side
+from platojax.evaluation.calibration import paired_p_value
+from platojax.evaluation.confidence import confidence_interval
 from platojax.evaluation.extraction import extract
 from platojax.evaluation.features import FeatureMeta, read_features, write_features
 from platojax.evaluation.rotation import procrustes
@@ -161,6 +163,7 @@ class Trial:
 
 
 def tuning() -> Iterator[Trial]:
+    """One thing at a time, for each arm."""
     for arm in ARMS:
         settings: list[dict[str, Any]] = [{"optimizer.learning_rate": rate} for rate in RATES]
         settings += [{field: v} for field, values in OWN[arm].items() for v in values]
@@ -170,6 +173,7 @@ def tuning() -> Iterator[Trial]:
 
 
 def small() -> Iterator[Trial]:
+    """All arms at sizes that are soon done; laws are fitted to them."""
     for seed, samples, arm in itertools.product(SEEDS, SMALL, (*ARMS, "german_good")):
         yield Trial("main", arm, samples, seed)
     for seed, samples in itertools.product(SEEDS, FIRST):
@@ -177,6 +181,7 @@ def small() -> Iterator[Trial]:
 
 
 def large() -> Iterator[Trial]:
+    """What the laws predict."""
     for samples, seed in itertools.product(LARGE, SEEDS):
         for arm in ("good", "next_token"):
             yield Trial("main", arm, samples, seed)
@@ -185,6 +190,7 @@ def large() -> Iterator[Trial]:
 
 
 def ablations() -> Iterator[Trial]:
+    """The good arm with one setting changed."""
     for seed, overrides in itertools.product(SEEDS, ABLATIONS):
         yield Trial("ablations", "good", ABLATION_SAMPLES, seed, overrides)
 
@@ -196,11 +202,13 @@ def wide() -> Iterator[Trial]:
 
 
 def captions() -> Iterator[Trial]:
+    """The good arm on scenes of fewer captions."""
     for seed, count in itertools.product(SEEDS, (2, 3)):
         yield Trial("captions", "good", LARGE[0], seed, data=f"multi30k_{count}")
 
 
 def german() -> Iterator[Trial]:
+    """What rotations from English need beside the good German arm."""
     for seed, arm in itertools.product(SEEDS, ("next_token", "bad_spans")):
         yield Trial("german", arm, LARGE[0], seed, {"views.sources": ("de",)})
 
@@ -217,9 +225,11 @@ STAGES = dict(
 
 
 def load_config() -> ConfigDict:
+    """That of configs/multi30k.py, wherever this is run."""
     path = pathlib.Path(__file__).parent.parent / "configs" / "multi30k.py"
     spec = importlib.util.spec_from_file_location("multi30k_config", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config()
@@ -234,6 +244,7 @@ CAPTIONS = {"multi30k": (1, 2, 3, 4, 5), "multi30k_3": (1, 3, 5), "multi30k_2": 
 def prepare_data(
     source: pathlib.Path, photos: pathlib.Path, minilm: pathlib.Path, study: pathlib.Path
 ) -> None:
+    """See above; what is there already is kept."""
     data, targets = study / "data", study / "targets"
     data.mkdir(parents=True, exist_ok=True)
     for name, numbers in CAPTIONS.items():
@@ -283,6 +294,7 @@ def prepare_data(
 
 
 def validation_items(study: pathlib.Path, language: str, which: slice) -> Items:
+    """Some of each validation scene's five captions."""
     items = prepared_items(study / "data" / "multi30k", "val", language)
     assert items.texts is not None
     return dataclasses.replace(
@@ -296,6 +308,7 @@ def validation_items(study: pathlib.Path, language: str, which: slice) -> Items:
 
 
 def run_stage(stage: str, study: pathlib.Path) -> None:
+    """Trains and scores what is neither done nor another process's."""
     study = study.resolve()
     jax.config.update("jax_compilation_cache_dir", str(study / "compiled"))
     trials = list(STAGES[stage]())
@@ -354,6 +367,7 @@ def evaluations(trial: Trial, study: pathlib.Path) -> Iterator[tuple[str, Items,
 
 
 def features(encoder: FrozenEncoder, items: Items, folder: pathlib.Path) -> np.ndarray:
+    """Of all layers that the encoder gives, `[N, L, D]`; kept in the folder."""
     extract(encoder, items, folder)
     return np.array(read_features(folder).features)
 
@@ -374,6 +388,8 @@ def collect(study: pathlib.Path, results: pathlib.Path) -> None:
         untrained.append({"arm": arm, "seed": seed, "scores": scores})
     write_whole(results / "untrained.json", one_per_line(untrained))
     runs = read_results(study, "main")
+    if sum(run["samples"] == LARGE[0] for run in runs) >= len(SEEDS) * len(ARMS):
+        write_whole(results / "intervals.json", one_per_line(intervals(study)))
     write_whole(results / "points.json", one_per_line(points(runs), "points"))
 
 
@@ -392,6 +408,30 @@ def read_results(study: pathlib.Path, stage: str) -> list[dict[str, Any]]:
                 values = (round(float(value), 5) for value in alignment(x.features, y, k=K)[:, 0])
                 result["scores"]["german"] = dict(zip(x.meta.layers, values, strict=True))
     return results
+
+
+def intervals(study: pathlib.Path) -> list[dict[str, Any]]:
+    """How scores would vary with other photographs, and whether the good arm's is really higher."""
+    layers = best_layers(read_results(study, "main"))
+    rows = []
+    for seed, target in itertools.product(SEEDS, VISION):
+        y = np.array(read_features(study / "targets" / target).features[:, -1])
+        sides = {}
+        for arm in ARMS:
+            folder = study / "main" / Trial("main", arm, LARGE[0], seed).name / "features/photos_1"
+            x = read_features(folder)
+            assert x.meta is not None
+            sides[arm] = np.array(x.features[:, x.meta.layers.index(layers[arm])])
+        for arm, x in sides.items():
+            interval = confidence_interval(x, y, k=K)
+            row = {"arm": arm, "seed": seed, "target": target, "samples": LARGE[0]}
+            row |= {name: round(getattr(interval, name), 5) for name in ("score", "low", "high")}
+            if arm != "good":
+                compared = {"good": sides["good"], arm: x, target: y}
+                prepared = [prepare_side(name, z, k=K) for name, z in compared.items()]
+                row["p_good_higher"] = paired_p_value(*prepared)
+            rows.append(row)
+    return rows
 
 
 def points(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -454,7 +494,7 @@ def predict(results: pathlib.Path) -> None:
 def best_layers(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """By arm, the layer with the best mean score against MiniLM over all sizes and seeds.
 
-    But for "tokens", the mean of the token embeddings, which is a bag of words whatever was learned.
+    But for "tokens", the mean of the token embeddings: a bag of words, whatever was learned.
     """
     layers = {}
     for arm in {run["arm"]: None for run in runs}:
@@ -509,6 +549,7 @@ def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
 
 
 def main() -> None:
+    """Runs a command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
