@@ -7,13 +7,13 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
     python tools/study_multi30k.py predict --results docs/results/multi30k
     python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
 
-`prepare` makes the scenes, the tokenizer and the targets: features of photographs by vision models
-(PHOTOS has `features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave
-out), and of validation captions by MiniLM, which only choices are made by. `run` trains and scores
-the runs of a stage, each in a workdir of its own. It may be killed at any moment and started again;
-started twice, it shares the runs out. `collect` gathers what there is: `RESULTS/STAGE.json`, and
-`RESULTS/points.json` for `platojax scaling`. `predict` says, before the stages `large` and `wide`,
-what they will give. `rotate` fits rotations between English and German.
+`prepare` makes scenes, a tokenizer and targets: features of photographs by vision models (PHOTOS has
+`features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave out), and
+of validation captions by MiniLM, which only choices are made by. `run` trains and scores the runs
+of a stage, each in a workdir of its own. It may be killed at any moment and started again; started
+twice, it shares the runs out. `collect` gathers what there is: `RESULTS/STAGE.json`, and
+`RESULTS/points.json` for `platojax scaling`. `predict` says, before the stages `large`, `largest`
+and `wide`, what they will give. `rotate` fits rotations between English and German.
 
 A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
 are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
@@ -70,7 +70,8 @@ FIRST = tuple(2**i for i in range(8, 11))  # where good views pass next-token pr
 SMALL = tuple(2**i for i in range(11, 16))
 LARGE = (2**16, 2**17)
 PHOTOS, VALIDATION = 500, 980
-ROTATED = ("good", "bad_spans", "next_token")
+COMPARED = 2**15  # samples, where arms are compared in other ways than by alignment
+ROTATED = ("good", "bad_prefix", "next_token")
 ROTATION_ITEMS = 5_000
 # The encoder whose German features are a target of the English ones: that of these workdir.
 GERMAN = f"main/german_good_multi30k_{2**16}_seed0/features/val_de"
@@ -182,11 +183,15 @@ def small() -> Iterator[Trial]:
 
 def large() -> Iterator[Trial]:
     """What the laws predict."""
-    for samples, seed in itertools.product(LARGE, SEEDS):
-        for arm in ("good", "next_token"):
-            yield Trial("main", arm, samples, seed)
-    for seed, arm in itertools.product(SEEDS, (*BAD, "german_good")):
+    for seed, arm in itertools.product(SEEDS, ("good", "next_token", "bad_prefix")):
         yield Trial("main", arm, LARGE[0], seed)
+    yield Trial("main", "german_good", LARGE[0], 0)
+
+
+def largest() -> Iterator[Trial]:
+    """What the laws predict, and takes longest."""
+    for seed, arm in itertools.product(SEEDS, ("good", "next_token")):
+        yield Trial("main", arm, LARGE[1], seed)
 
 
 def ablations() -> Iterator[Trial]:
@@ -204,19 +209,20 @@ def wide() -> Iterator[Trial]:
 def captions() -> Iterator[Trial]:
     """The good arm on scenes of fewer captions."""
     for seed, count in itertools.product(SEEDS, (2, 3)):
-        yield Trial("captions", "good", LARGE[0], seed, data=f"multi30k_{count}")
+        yield Trial("captions", "good", COMPARED, seed, data=f"multi30k_{count}")
 
 
 def german() -> Iterator[Trial]:
     """What rotations from English need beside the good German arm."""
-    for seed, arm in itertools.product(SEEDS, ("next_token", "bad_spans")):
-        yield Trial("german", arm, LARGE[0], seed, {"views.sources": ("de",)})
+    for seed, arm in itertools.product(SEEDS, ROTATED[1:]):
+        yield Trial("german", arm, COMPARED, seed, {"views.sources": ("de",)})
 
 
 STAGES = dict(
     tuning=tuning,
     small=small,
     large=large,
+    largest=largest,
     ablations=ablations,
     wide=wide,
     captions=captions,
@@ -388,8 +394,7 @@ def collect(study: pathlib.Path, results: pathlib.Path) -> None:
         untrained.append({"arm": arm, "seed": seed, "scores": scores})
     write_whole(results / "untrained.json", one_per_line(untrained))
     runs = read_results(study, "main")
-    if sum(run["samples"] == LARGE[0] for run in runs) >= len(SEEDS) * len(ARMS):
-        write_whole(results / "intervals.json", one_per_line(intervals(study)))
+    write_whole(results / "intervals.json", one_per_line(intervals(study)))
     write_whole(results / "points.json", one_per_line(points(runs), "points"))
 
 
@@ -418,13 +423,13 @@ def intervals(study: pathlib.Path) -> list[dict[str, Any]]:
         y = np.array(read_features(study / "targets" / target).features[:, -1])
         sides = {}
         for arm in ARMS:
-            folder = study / "main" / Trial("main", arm, LARGE[0], seed).name / "features/photos_1"
+            folder = study / "main" / Trial("main", arm, COMPARED, seed).name / "features/photos_1"
             x = read_features(folder)
             assert x.meta is not None
             sides[arm] = np.array(x.features[:, x.meta.layers.index(layers[arm])])
         for arm, x in sides.items():
             interval = confidence_interval(x, y, k=K)
-            row = {"arm": arm, "seed": seed, "target": target, "samples": LARGE[0]}
+            row = {"arm": arm, "seed": seed, "target": target, "samples": COMPARED}
             row |= {name: round(getattr(interval, name), 5) for name in ("score", "low", "high")}
             if arm != "good":
                 compared = {"good": sides["good"], arm: x, target: y}
@@ -523,10 +528,10 @@ def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
     layers = best_layers(read_results(study, "main"))
     rows = []
     for seed, arm in itertools.product(SEEDS, ROTATED):
-        english = Trial("main", arm, LARGE[0], seed)
-        german_arm = Trial("main", "german_good", LARGE[0], seed)
+        english = Trial("main", arm, COMPARED, seed)
+        german_arm = Trial("main", "german_good", COMPARED, seed)
         if arm != "good":
-            german_arm = Trial("german", arm, LARGE[0], seed, {"views.sources": ("de",)})
+            german_arm = Trial("german", arm, COMPARED, seed, {"views.sources": ("de",)})
         sides = {}
         for language, trial in (("en", english), ("de", german_arm)):
             workdir = study / trial.stage / trial.name
