@@ -35,7 +35,6 @@ from platojax.data.paths import find_files
 from platojax.data.pipeline import make_pipeline
 from platojax.data.prepared import PreparedScenes
 from platojax.data.recap import SOURCES, RecapScenes
-from platojax.data.scenes import Text
 from platojax.data.tokenizer import Tokenizer, train_tokenizer
 from platojax.data.views import make_views
 
@@ -66,7 +65,7 @@ def pairs_of(rows: Callable[[], Iterator[tuple[str, str]]], codec: TextCodec) ->
         pairs: list[np.ndarray] = []
         while True:
             for texts in rows():
-                pairs.append(codec.encode_all([Text("", "", text) for text in texts]))
+                pairs.append(codec.encode_all(texts))
                 if len(pairs) == BATCH:
                     yield np.stack(pairs, axis=1)
                     pairs = []

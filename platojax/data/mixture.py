@@ -7,7 +7,7 @@ part; streams make a `MixedStream`, each block of which has scenes of all parts.
 import collections
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -242,7 +242,8 @@ class _MixedBlocks(grain.IterDataset):
         super().__init__(parents)
         # Evenly: packing wants short and long texts together, and each device scenes of all parts.
         places = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-        self.order = np.argsort(places, kind="stable").tolist()
+        numbers = np.repeat(np.arange(len(counts)), counts)  # of the parts
+        self.order = numbers[np.argsort(places, kind="stable")].tolist()
 
     def __iter__(self) -> "_MixedIterator":
         return _MixedIterator(self._parents, self.order)
@@ -254,14 +255,16 @@ class _MixedIterator(grain.DatasetIterator):
         super().__init__(self._parts)
         self._order = order
 
-    def __next__(self) -> list[tuple[SceneKey, Scene]]:
-        pairs = [
+    def __next__(self) -> Iterator[tuple[SceneKey, Scene]]:
+        return self._mix([next(part) for part in self._parts])
+
+    def _mix(
+        self, blocks: Sequence[Iterator[tuple[SceneKey, Scene]]]
+    ) -> Iterator[tuple[SceneKey, Scene]]:
+        for number in self._order:
+            (epoch, file, row), scene = next(blocks[number])
             # A file's number among those of all parts: two scenes must not share a generator.
-            ((epoch, file * len(self._parts) + number, row), scene)
-            for number, part in enumerate(self._parts)
-            for (epoch, file, row), scene in next(part)
-        ]
-        return [pairs[i] for i in self._order]
+            yield (epoch, file * len(blocks) + number, row), scene
 
     def get_state(self) -> dict[str, Any]:
         """That of each part; and what they skipped together, for whoever looks for it."""

@@ -1,7 +1,7 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -9,6 +9,7 @@ import numpy as np
 
 from platojax.data.mixture import Mixture, Scenes, endless
 from platojax.data.scenes import Scene, SceneKey, SceneStream
+from platojax.data.text_views import TextViews
 from platojax.data.usable import count_lacking
 from platojax.data.views import Element, ViewPolicy
 
@@ -179,16 +180,24 @@ class _BlockViews:
     seed: int
 
     def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> Element:
+        pairs = self._with_generators(block)
+        if isinstance(self.views, TextViews):
+            return self.views.encode([self.views.choose(scene, rng) for scene, rng in pairs])
+        return stack_views([self.views(scene, rng) for scene, rng in pairs])
+
+    def _with_generators(
+        self, block: Sequence[tuple[SceneKey, Scene]]
+    ) -> Iterator[tuple[Scene, np.random.Generator]]:
+        """Each scene and its generator, which is that of the next scene once that is asked for."""
         # One generator that is set anew for each scene: to make one takes as long as to tokenise.
         bits = np.random.Philox(self.seed)
         state, rng = bits.state, np.random.Generator(bits)
-        elements = []
+        counter = state["state"]["counter"]
         for key, scene in block:
             # Philox counts in the first word: no two keys share a number of its sequence.
-            state["state"]["counter"][1:] = key
+            counter[1:] = key
             bits.state = state
-            elements.append(self.views(scene, rng))
-        return stack_views(elements)
+            yield scene, rng
 
 
 def _find(state: Any, name: str) -> Any:
