@@ -59,15 +59,18 @@ def ours(scenes: Scenes, tokenizer: Tokenizer) -> Callable[[], Batches]:
 
 
 def pairs_of(rows: Callable[[], Iterator[tuple[str, str]]], codec: TextCodec) -> Callable:
-    """Batches of rows, epoch after epoch."""
+    """Batches of rows, epoch after epoch; the texts of a batch become tokens together, as ours."""
 
     def batches() -> Batches:
-        pairs: list[np.ndarray] = []
+        pairs: list[tuple[str, str]] = []
         while True:
             for texts in rows():
-                pairs.append(codec.encode_all(texts))
+                pairs.append(texts)
                 if len(pairs) == BATCH:
-                    yield np.stack(pairs, axis=1)
+                    tokens = codec.encode_all(
+                        [text for side in zip(*pairs, strict=True) for text in side]
+                    )
+                    yield tokens.reshape(2, BATCH, LENGTH)
                     pairs = []
 
     return batches

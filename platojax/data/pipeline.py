@@ -148,7 +148,7 @@ class _Blocks(grain.MapDataset):
         if isinstance(index, slice):
             return self.slice(index)
         first = index * self._size
-        return [((0, 0, i), self._parent[i]) for i in range(first, first + self._size)]
+        return (((0, 0, i), self._parent[i]) for i in range(first, first + self._size))
 
 
 def _view_seed(seed: int) -> int:
@@ -191,11 +191,14 @@ class _BlockViews:
         """Each scene and its generator, which is that of the next scene once that is asked for."""
         # One generator that is set anew for each scene: to make one takes as long as to tokenise.
         bits = np.random.Philox(self.seed)
-        state, rng = bits.state, np.random.Generator(bits)
-        counter = state["state"]["counter"]
+        rng = np.random.Generator(bits)
+        state: Any = bits.state
+        # NumPy takes twice as long to read the numbers of arrays.
+        state["buffer"] = state["buffer"].tolist()
+        state["state"]["key"] = state["state"]["key"].tolist()
         for key, scene in block:
             # Philox counts in the first word: no two keys share a number of its sequence.
-            counter[1:] = key
+            state["state"]["counter"] = (0, *key)
             bits.state = state
             yield scene, rng
 

@@ -189,7 +189,7 @@ class Hashed(Protocol):
 class BatchedReads(Protocol):
     """Scenes of which reading several at a time is quicker."""
 
-    def read(self, indices: Sequence[int]) -> list[Scene]:
+    def read(self, indices: Sequence[int]) -> Sequence[Scene]:
         """The scenes of these numbers, in their order."""
         ...
 

@@ -37,9 +37,9 @@ class TextViews(abc.ABC):
 
     def encode(self, chosen: Sequence[Sequence[str | np.ndarray]]) -> np.ndarray:
         """What was chosen of N scenes, as tokens: `[V, N, max_length]` int32."""
-        views = list(zip(*chosen, strict=True))
-        rows = self.codec.encode_all([text for view in views for text in view])
-        return rows.reshape(len(views), len(chosen), self.codec.max_length)
+        views = len(chosen[0])
+        rows = self.codec.encode_all([texts[i] for i in range(views) for texts in chosen])
+        return rows.reshape(views, len(chosen), self.codec.max_length)
 
     def __call__(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
         """The views of one scene: `[V, max_length]` int32."""
