@@ -243,14 +243,15 @@ class _BlockIterator(grain.DatasetIterator):
             opened.append((own[order[next_file]], 0))
             next_file += 1
         share = -(-scenes.window // len(opened))
-        pieces, left = [], []
+        pieces, found, left = [], [], []
         for file, row in opened:
             piece, end = self._read(file, row, share)
-            pieces.append(piece)
+            checked = check_texts(piece, SOURCES, scenes.max_characters)
+            pieces.append(checked[0])
+            found.append(checked[1])
             if end is not None:
                 left.append((file, end))
-        window = pa.concat_tables(pieces)
-        texts, reasons = check_texts(window, SOURCES, scenes.max_characters)
+        window, reasons = pa.concat_tables(pieces), np.concatenate(found)
         skipped = np.bincount(reasons, minlength=len(REASONS) + 1)[1:] + start.skipped
         after = _Position(
             epoch=start.epoch,
@@ -265,7 +266,7 @@ class _BlockIterator(grain.DatasetIterator):
             after = dataclasses.replace(after, epoch=start.epoch + 1, next_file=0, window=0)
         usable = np.flatnonzero(reasons == 0)
         rng = np.random.default_rng([seed, start.epoch, start.window, own[0]])
-        return texts.take(rng.permutation(usable)), after
+        return window.take(rng.permutation(usable)), after
 
     def _read(self, file: int, row: int, count: int) -> tuple[pa.Table, int | None]:
         """A piece of a file, and the row after it, or None at the end."""
