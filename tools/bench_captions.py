@@ -4,10 +4,11 @@
     python tools/bench_captions.py [--quick] [--files 'DIR/*.parquet']
 
 All read the same rows (`--files`, of Recap-DataComp-1B, or rows written as in bench_input.py), in
-random order, and give the same: batches of tokenised pairs, `[2, 1024, 64]` int32, by one function.
-They take turns in one process; what counts is the processor's time, threads included, so that
-other work on the machine matters little. `datasets` is timed as its documentation streams, row by
-row, and also by its batches, which are quicker; nothing but the rows of a batch may differ.
+random order, and give the same: batches of tokenised pairs, `[2, 1024, 64]` int32, by one function,
+which is given all texts of a batch. They take turns in one process; what counts is the processor's
+time, threads included, so that other work on the machine matters little. `datasets` is timed as its
+documentation streams, row by row, and also by its batches, which are quicker; nothing but the rows
+of a batch may differ.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -132,7 +132,7 @@ def make_pipeline(
 
 
 class _Blocks(grain.MapDataset):
-    """Lists of pairs of the last words of a counter and an element, as `_BlockViews` takes them.
+    """Blocks of pairs of the last words of a counter and an element, as `_BlockViews` takes them.
 
     What grain's `random_map` and `batch` do for each element takes longer than its views.
     """
@@ -179,14 +179,14 @@ class _BlockViews:
     views: ViewPolicy
     seed: int
 
-    def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> Element:
+    def __call__(self, block: Iterable[tuple[SceneKey, Scene]]) -> Element:
         pairs = self._with_generators(block)
         if isinstance(self.views, TextViews):
             return self.views.encode([self.views.choose(scene, rng) for scene, rng in pairs])
         return stack_views([self.views(scene, rng) for scene, rng in pairs])
 
     def _with_generators(
-        self, block: Sequence[tuple[SceneKey, Scene]]
+        self, block: Iterable[tuple[SceneKey, Scene]]
     ) -> Iterator[tuple[Scene, np.random.Generator]]:
         """Each scene and its generator, which is that of the next scene once that is asked for."""
         # One generator that is set anew for each scene: to make one takes as long as to tokenise.
