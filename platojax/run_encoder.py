@@ -16,7 +16,6 @@ from platojax import sharding
 from platojax.arm import Params, make_arm
 from platojax.checkpoint import Checkpoints
 from platojax.data.observations import TextCodec, resize
-from platojax.data.scenes import Text
 from platojax.data.sources import load_tokenizer
 from platojax.data.tokenizer import Tokenizer
 from platojax.data.views import example_views
@@ -113,7 +112,7 @@ class RunEncoder:
     def prepare(self, observation: Any) -> np.ndarray:
         """A text as padded token ids, an image as uint8 `[size, size, 3]`."""
         if self.modality == "text":
-            return self.codec.encode_all([Text("", "", observation)])[0]
+            return self.codec.encode_all([observation])[0]
         return resize(np.asarray(observation), self.config.encoder.image_size)
 
     def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:

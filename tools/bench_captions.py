@@ -4,10 +4,11 @@
     python tools/bench_captions.py [--quick] [--files 'DIR/*.parquet']
 
 All read the same rows (`--files`, of Recap-DataComp-1B, or rows written as in bench_input.py), in
-random order, and give the same: batches of tokenised pairs, `[2, 1024, 64]` int32, by one function.
-They take turns in one process; what counts is the processor's time, threads included, so that
-other work on the machine matters little. `datasets` is timed as its documentation streams, row by
-row, and also by its batches, which are quicker; nothing but the rows of a batch may differ.
+random order, and give the same: batches of tokenised pairs, `[2, 1024, 64]` int32, by one function,
+which is given all texts of a batch. They take turns in one process; what counts is the processor's
+time, threads included, so that other work on the machine matters little. `datasets` is timed as its
+documentation streams, row by row, and also by its batches, which are quicker; nothing but the rows
+of a batch may differ.
 """
 
 import argparse
@@ -35,7 +36,6 @@ from platojax.data.paths import find_files
 from platojax.data.pipeline import make_pipeline
 from platojax.data.prepared import PreparedScenes
 from platojax.data.recap import SOURCES, RecapScenes
-from platojax.data.scenes import Text
 from platojax.data.tokenizer import Tokenizer, train_tokenizer
 from platojax.data.views import make_views
 
@@ -60,15 +60,18 @@ def ours(scenes: Scenes, tokenizer: Tokenizer) -> Callable[[], Batches]:
 
 
 def pairs_of(rows: Callable[[], Iterator[tuple[str, str]]], codec: TextCodec) -> Callable:
-    """Batches of rows, epoch after epoch."""
+    """Batches of rows, epoch after epoch; the texts of a batch become tokens together, as ours."""
 
     def batches() -> Batches:
-        pairs: list[np.ndarray] = []
+        pairs: list[tuple[str, str]] = []
         while True:
             for texts in rows():
-                pairs.append(codec.encode_all([Text("", "", text) for text in texts]))
+                pairs.append(texts)
                 if len(pairs) == BATCH:
-                    yield np.stack(pairs, axis=1)
+                    tokens = codec.encode_all(
+                        [text for side in zip(*pairs, strict=True) for text in side]
+                    )
+                    yield tokens.reshape(2, BATCH, LENGTH)
                     pairs = []
 
     return batches

@@ -35,7 +35,6 @@ from torch import nn
 from platojax import sharding
 from platojax.data.observations import TextCodec
 from platojax.data.packing import Packing
-from platojax.data.scenes import Text
 from platojax.data.tokenizer import Tokenizer, train_tokenizer
 from platojax.flops import count_flops
 from platojax.objectives.sigreg import random_directions
@@ -261,7 +260,7 @@ def make_views(config: ConfigDict, captions: Sequence[str] | None) -> np.ndarray
         path = pathlib.Path(folder) / "tokenizer.model"
         train_tokenizer([text for side in texts for text in side], path, vocab_size=VOCABULARY)
         codec = TextCodec(Tokenizer(path), length)
-    return np.stack([codec.encode_all([Text("", "", text) for text in side[:n]]) for side in texts])
+    return np.stack([codec.encode_all(side[:n]) for side in texts])
 
 
 def fastest_product() -> float:

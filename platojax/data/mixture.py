@@ -7,16 +7,18 @@ part; streams make a `MixedStream`, each block of which has scenes of all parts.
 import collections
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
 import numpy as np
+from grain.experimental import index_shuffle
 
 from platojax.data.scenes import BatchedReads, Scene, SceneKey, SceneStream, hash_scenes
 from platojax.hashing import hash_items
 
 _UNIT = 1 << 20  # in which weights are counted
+_ORDER = 1  # sets the seed of the order apart
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
@@ -67,7 +69,7 @@ class Mixture:
             endless(part, one, max(1, round(ahead * weight / sum(weights))))
             for part, one, weight in zip(self.parts.values(), seeds, weights, strict=True)
         ]
-        return _Mixed(parts, _shares(weights, _UNIT)).seed(seed)
+        return _Mixed(parts, _shares(weights, _UNIT))
 
 
 Scenes = Sequence[Scene] | SceneStream | Mixture  # whatever can be trained on
@@ -86,37 +88,23 @@ def endless(scenes: Sequence[Scene], seed: int, ahead: int) -> grain.MapDataset:
     """
     if len(scenes) == 0:
         raise ValueError("there is no scene to train on; the data set is empty.")
-    return _Endless(_Numbers(len(scenes)).seed(seed).shuffle(), scenes, ahead)
-
-
-class _Numbers(grain.MapDataset):
-    """0, 1, 2, ...; grain's own source takes as long to count and time a read as to parse a scene.
-
-    Like it, it starts again at its end: shuffled, the numbers of later epochs are beyond that.
-    """
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.slice(index) if isinstance(index, slice) else index % self._length
+    return _Endless(scenes, seed, ahead)
 
 
 class _Endless(grain.MapDataset):
-    """Scenes by their numbers, epoch after epoch, a block at a time.
+    """Scenes in random order, epoch after epoch, a block at a time.
 
     A record alone takes several times as long to read as among others. Holds a block, and so is for
-    one thread. It stands where grain's `repeat` would: what comes after it has the same seeds.
+    one thread.
     """
 
-    def __init__(self, numbers: grain.MapDataset, scenes: Sequence[Scene], ahead: int) -> None:
-        super().__init__(numbers)
+    def __init__(self, scenes: Sequence[Scene], seed: int, ahead: int) -> None:
+        super().__init__()
         self._scenes, self._ahead = scenes, ahead
-        self._block, self._read = -1, list[Scene]()
+        # That which grain gave `shuffle` in the chain that recorded runs had.
+        self._seed = int(np.random.SeedSequence([seed, _ORDER]).generate_state(1)[0])
+        self._block = -1
+        self._read: Sequence[Scene] = ()
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -127,13 +115,18 @@ class _Endless(grain.MapDataset):
         block, place = divmod(index, self._ahead)
         if block != self._block:
             start = block * self._ahead
-            numbers = [self._parent[i] for i in range(start, start + self._ahead)]
+            numbers = [self._number(i) for i in range(start, start + self._ahead)]
             if isinstance(self._scenes, BatchedReads):
                 self._read = self._scenes.read(numbers)
             else:
                 self._read = [self._scenes[number] for number in numbers]
             self._block = block
         return self._read[place]
+
+    def _number(self, index: int) -> int:
+        """Of a scene: what grain's `shuffle` and `repeat` give, in half of their time."""
+        epoch, place = divmod(index, len(self._scenes))
+        return index_shuffle(place, len(self._scenes) - 1, (self._seed + epoch) % (1 << 32), 4)
 
 
 class _Mixed(grain.MapDataset):
@@ -242,7 +235,8 @@ class _MixedBlocks(grain.IterDataset):
         super().__init__(parents)
         # Evenly: packing wants short and long texts together, and each device scenes of all parts.
         places = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-        self.order = np.argsort(places, kind="stable").tolist()
+        numbers = np.repeat(np.arange(len(counts)), counts)  # of the parts
+        self.order = numbers[np.argsort(places, kind="stable")].tolist()
 
     def __iter__(self) -> "_MixedIterator":
         return _MixedIterator(self._parents, self.order)
@@ -254,14 +248,16 @@ class _MixedIterator(grain.DatasetIterator):
         super().__init__(self._parts)
         self._order = order
 
-    def __next__(self) -> list[tuple[SceneKey, Scene]]:
-        pairs = [
+    def __next__(self) -> Iterator[tuple[SceneKey, Scene]]:
+        return self._mix([next(part) for part in self._parts])
+
+    def _mix(
+        self, blocks: Sequence[Iterator[tuple[SceneKey, Scene]]]
+    ) -> Iterator[tuple[SceneKey, Scene]]:
+        for number in self._order:
+            (epoch, file, row), scene = next(blocks[number])
             # A file's number among those of all parts: two scenes must not share a generator.
-            ((epoch, file * len(self._parts) + number, row), scene)
-            for number, part in enumerate(self._parts)
-            for (epoch, file, row), scene in next(part)
-        ]
-        return [pairs[i] for i in self._order]
+            yield (epoch, file * len(blocks) + number, row), scene
 
     def get_state(self) -> dict[str, Any]:
         """That of each part; and what they skipped together, for whoever looks for it."""

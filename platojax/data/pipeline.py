@@ -1,7 +1,7 @@
 """From scenes to batches: a grain pipeline; each batch is a function of the seed and its index."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -9,6 +9,7 @@ import numpy as np
 
 from platojax.data.mixture import Mixture, Scenes, endless
 from platojax.data.scenes import Scene, SceneKey, SceneStream
+from platojax.data.text_views import TextViews
 from platojax.data.usable import count_lacking
 from platojax.data.views import Element, ViewPolicy
 
@@ -131,7 +132,7 @@ def make_pipeline(
 
 
 class _Blocks(grain.MapDataset):
-    """Lists of pairs of the last words of a counter and an element, as `_BlockViews` takes them.
+    """Blocks of pairs of the last words of a counter and an element, as `_BlockViews` takes them.
 
     What grain's `random_map` and `batch` do for each element takes longer than its views.
     """
@@ -147,7 +148,7 @@ class _Blocks(grain.MapDataset):
         if isinstance(index, slice):
             return self.slice(index)
         first = index * self._size
-        return [((0, 0, i), self._parent[i]) for i in range(first, first + self._size)]
+        return (((0, 0, i), self._parent[i]) for i in range(first, first + self._size))
 
 
 def _view_seed(seed: int) -> int:
@@ -178,17 +179,28 @@ class _BlockViews:
     views: ViewPolicy
     seed: int
 
-    def __call__(self, block: Sequence[tuple[SceneKey, Scene]]) -> Element:
+    def __call__(self, block: Iterable[tuple[SceneKey, Scene]]) -> Element:
+        pairs = self._with_generators(block)
+        if isinstance(self.views, TextViews):
+            return self.views.encode([self.views.choose(scene, rng) for scene, rng in pairs])
+        return stack_views([self.views(scene, rng) for scene, rng in pairs])
+
+    def _with_generators(
+        self, block: Iterable[tuple[SceneKey, Scene]]
+    ) -> Iterator[tuple[Scene, np.random.Generator]]:
+        """Each scene and its generator, which is that of the next scene once that is asked for."""
         # One generator that is set anew for each scene: to make one takes as long as to tokenise.
         bits = np.random.Philox(self.seed)
-        state, rng = bits.state, np.random.Generator(bits)
-        elements = []
+        rng = np.random.Generator(bits)
+        state: Any = bits.state
+        # NumPy takes twice as long to read the numbers of arrays.
+        state["buffer"] = state["buffer"].tolist()
+        state["state"]["key"] = state["state"]["key"].tolist()
         for key, scene in block:
             # Philox counts in the first word: no two keys share a number of its sequence.
-            state["state"]["counter"][1:] = key
+            state["state"]["counter"] = (0, *key)
             bits.state = state
-            elements.append(self.views(scene, rng))
-        return stack_views(elements)
+            yield scene, rng
 
 
 def _find(state: Any, name: str) -> Any:

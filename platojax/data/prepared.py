@@ -252,8 +252,10 @@ class PreparedScenes(Sequence[Scene]):
             self._check(shard)
         self.content_hash = self.info.content_hash
         self._ends = list(itertools.accumulate(shard.scenes for shard in self.info.shards))
-        small = info.tokenizer and info.tokenizer["vocab_size"] <= 1 << 16
-        self._id_type = np.dtype("<u2" if small else "<u4")
+        self._id_type = None
+        if info.tokenizer:
+            small = info.tokenizer["vocab_size"] <= 1 << 16
+            self._id_type = np.dtype("<u2" if small else "<u4")
         self._open_nothing()
 
     def _open_nothing(self) -> None:
@@ -310,8 +312,11 @@ class PreparedScenes(Sequence[Scene]):
         for start in range(0, len(self), _READ_TOGETHER):
             yield from self.read(range(start, min(start + _READ_TOGETHER, len(self))))
 
-    def read(self, indices: Sequence[int]) -> list[Scene]:
+    def read(self, indices: Sequence[int]) -> Sequence[Scene]:
         """The scenes of these numbers, none negative; a fraction of the cost of one by one.
+
+        Their records are read at once, and each is parsed when it is asked for: of a block of
+        scenes in memory, Python's search for garbage would take a tenth of the time.
 
         Raises:
           FileNotFoundError, ValueError: as of one.
@@ -319,27 +324,38 @@ class PreparedScenes(Sequence[Scene]):
         shards: dict[int, list[int]] = {}  # and the positions in `indices`
         for position, index in enumerate(indices):
             shards.setdefault(bisect.bisect_right(self._ends, index), []).append(position)
-        scenes: list[Scene | None] = [None] * len(indices)
+        records = [b""] * len(indices)
         for shard, positions in shards.items():
             start = self._ends[shard] - self.info.shards[shard].scenes
             rows = [indices[position] - start for position in positions]
-            for position, scene in zip(positions, self._read(shard, rows), strict=True):
-                scenes[position] = scene
-        return scenes  # type: ignore[return-value]  # all are there now
+            for position, record in zip(positions, self._read(shard, rows), strict=True):
+                records[position] = record
+        return _ReadScenes(self, indices, records)
 
-    def _read(self, shard: int, rows: list[int]) -> list[Scene]:
+    def parse(self, index: int, record: bytes) -> Scene:
+        """The scene of this number, of its record; raises ValueError as of one."""
+        try:
+            return parse_scene(record, self._id_type)
+        except (ValueError, IndexError) as error:
+            shard = bisect.bisect_right(self._ends, index)
+            row = index - self._ends[shard] + self.info.shards[shard].scenes
+            raise self._damage(shard, [row], error) from error
+
+    def _read(self, shard: int, rows: list[int]) -> list[bytes]:
         try:
             # One reader must not be asked from two threads, nor closed while it reads.
             with self._lock:
-                records = self._reader(shard).read(rows)
-            return [parse_scene(record, self._id_type) for record in records]
+                return self._reader(shard).read(rows)
         except (RuntimeError, ValueError, IndexError) as error:
-            self._check(self.info.shards[shard])
-            path = self.folder / self.info.shards[shard].file
-            raise ValueError(
-                f"{path} is damaged, among the scenes {sorted(rows)[:5]} ({error}); prepare the "
-                "data again."
-            ) from error
+            raise self._damage(shard, rows, error) from error
+
+    def _damage(self, shard: int, rows: list[int], error: Exception) -> ValueError:
+        self._check(self.info.shards[shard])
+        path = self.folder / self.info.shards[shard].file
+        return ValueError(
+            f"{path} is damaged, among the scenes {sorted(rows)[:5]} ({error}); prepare the data "
+            "again."
+        )
 
     def _reader(self, shard: int) -> Any:
         if shard in self._readers:
@@ -352,7 +368,7 @@ class PreparedScenes(Sequence[Scene]):
             str(self.folder / self.info.shards[shard].file),
             # Scenes are asked for in random order, so that reading ahead reads in vain.
             options="readahead_buffer_size:0",
-            file_reader_buffer_size=1 << 15,
+            file_reader_buffer_size=1 << 12,
         )
         self._readers[shard] = reader
         return reader
@@ -368,12 +384,27 @@ class PreparedScenes(Sequence[Scene]):
             )
 
 
-def parse_scene(record: bytes, id_type: np.dtype) -> Scene:
+class _ReadScenes(Sequence[Scene]):
+    """Scenes whose records were read; see `PreparedScenes.read`."""
+
+    def __init__(
+        self, scenes: PreparedScenes, indices: Sequence[int], records: Sequence[bytes]
+    ) -> None:
+        self._scenes, self._indices, self._records = scenes, indices, records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._scenes.parse(self._indices[place], self._records[place])
+
+
+def parse_scene(record: bytes, id_type: np.dtype | None) -> Scene:
     """The scene of a record.
 
     Args:
       record: a serialised `tf.train.Example` in the layout of this module.
-      id_type: of the token ids.
+      id_type: of the token ids; None where the texts were not tokenised.
 
     Raises:
       ValueError: it is none.
@@ -383,40 +414,37 @@ def parse_scene(record: bytes, id_type: np.dtype) -> Scene:
     except Exception as error:  # google.protobuf's own, in a place that moves
         raise ValueError(f"no record of a scene: {error}") from error
 
-    texts = tuple(
-        [
-            Text(
-                _decode(source),
-                _decode(language),
-                text.decode(),
-                ids=np.frombuffer(ids, id_type) if ids else None,
-            )
-            for source, language, text, ids in zip(
-                features["texts/source"].bytes_list.value,
-                features["texts/language"].bytes_list.value,
-                features["texts/text"].bytes_list.value,
-                features["texts/ids"].bytes_list.value,
-                strict=True,
-            )
+    sources = map(_decode, features["texts/source"].bytes_list.value)
+    languages = map(_decode, features["texts/language"].bytes_list.value)
+    if id_type is None:
+        words = features["texts/text"].bytes_list.value
+        texts = [
+            Text(source, language, text.decode())
+            for source, language, text in zip(sources, languages, words, strict=True)
         ]
-    )
+    else:
+        tokens = features["texts/ids"].bytes_list.value
+        texts = [
+            Text(source, language, "", (), np.frombuffer(ids, id_type) if ids else None)
+            for source, language, ids in zip(sources, languages, tokens, strict=True)
+        ]
     (scene_id,) = features["scene_id"].bytes_list.value
     (label,) = features["label"].bytes_list.value
     return Scene(
         scene_id.decode(),
-        texts,
-        _encoded(Picture, features["pictures/source"], features["pictures/image"]),
-        _encoded(Clip, features["clips/source"], features["clips/video"]),
+        tuple(texts),
+        _encoded(Picture, features, "pictures/source", "pictures/image"),
+        _encoded(Clip, features, "clips/source", "clips/video"),
         _decode(label),
     )
 
 
-def _encoded(kind: Any, sources: Any, contents: Any) -> tuple[Any, ...]:
+def _encoded(kind: Any, features: Any, source: str, content: str) -> tuple[Any, ...]:
     """Pictures or clips; most scenes of most data sets have none of one."""
-    if not (found := contents.bytes_list.value):
+    if not (found := features[content].bytes_list.value):
         return ()
-    pairs = zip(sources.bytes_list.value, found, strict=True)
-    return tuple([kind(_decode(source), content) for source, content in pairs])
+    pairs = zip(features[source].bytes_list.value, found, strict=True)
+    return tuple([kind(_decode(one), encoded) for one, encoded in pairs])
 
 
 @functools.lru_cache(maxsize=1 << 10)

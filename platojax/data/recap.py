@@ -12,6 +12,8 @@ skipped.
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ class RecapScenes:
     def first(self) -> Scene:
         """The first scene of the first window of the first file."""
         blocks = iter(dataclasses.replace(self, files=self.files[:1]).blocks(1, seed=0))
-        scene = next(blocks)[0][1]
+        _, scene = next(next(blocks))
         blocks.close()
         return scene
 
@@ -120,7 +122,7 @@ class RecapScenes:
 
 
 class RecapBlocks(grain.IterDataset):
-    """Endless lists of pairs of `SceneKey` and `Scene`."""
+    """Endless blocks, see `SceneStream`."""
 
     def __init__(self, scenes: RecapScenes, own: tuple[int, ...], size: int, seed: int) -> None:
         """Describes the stream; nothing is read.
@@ -178,7 +180,7 @@ class _BlockIterator(grain.DatasetIterator):
         self._to_skip = blocks.offset * blocks.size  # rows of other workers' blocks
         self._readers: dict[int, ParquetReader] = {}
 
-    def __next__(self) -> list[tuple[SceneKey, Scene]]:
+    def __next__(self) -> Iterator[tuple[SceneKey, Scene]]:
         parts = []
         missing = self._blocks.size
         while missing:
@@ -196,7 +198,7 @@ class _BlockIterator(grain.DatasetIterator):
                 self._taken += parts[-1][1].num_rows
                 missing -= parts[-1][1].num_rows
         self._to_skip = (self._blocks.stride - 1) * self._blocks.size
-        return [pair for epoch, rows in parts for pair in self._scenes(epoch, rows)]
+        return itertools.chain.from_iterable(self._scenes(*part) for part in parts)
 
     def get_state(self) -> dict[str, Any]:
         """Where the next block is: strict JSON, of one shape throughout."""
@@ -222,22 +224,14 @@ class _BlockIterator(grain.DatasetIterator):
             reader.close()
         self._readers.clear()
 
-    def _scenes(self, epoch: int, rows: pa.Table) -> list[tuple[SceneKey, Scene]]:
+    def _scenes(self, epoch: int, rows: pa.Table) -> Iterator[tuple[SceneKey, Scene]]:
         files = self._blocks.scenes.files
         names = {number: Path(files[number]).name for number in self._blocks.own}
         alt_text, recaption = RECAP_TEXTS
-        return [
-            (
-                (epoch, file, row),
-                Scene(
-                    scene_id=f"{names[file]}:{row}",
-                    texts=(Text(*alt_text, one), Text(*recaption, other)),
-                ),
-            )
-            for file, row, one, other in zip(
-                *(rows[name].to_pylist() for name in (_FILE, _ROW, *SOURCES)), strict=True
-            )
-        ]
+        columns = [rows[name].to_pylist() for name in (_FILE, _ROW, *SOURCES)]
+        for file, row, one, other in zip(*columns, strict=True):
+            texts = Text(*alt_text, one), Text(*recaption, other)
+            yield (epoch, file, row), Scene(f"{names[file]}:{row}", texts)
 
     def _read_window(self, start: _Position) -> tuple[pa.Table, _Position]:
         """The usable rows of a window in random order, and where the next window begins."""
@@ -249,14 +243,15 @@ class _BlockIterator(grain.DatasetIterator):
             opened.append((own[order[next_file]], 0))
             next_file += 1
         share = -(-scenes.window // len(opened))
-        pieces, left = [], []
+        pieces, found, left = [], [], []
         for file, row in opened:
             piece, end = self._read(file, row, share)
-            pieces.append(piece)
+            checked = check_texts(piece, SOURCES, scenes.max_characters)
+            pieces.append(checked[0])
+            found.append(checked[1])
             if end is not None:
                 left.append((file, end))
-        window = pa.concat_tables(pieces)
-        texts, reasons = check_texts(window, SOURCES, scenes.max_characters)
+        window, reasons = pa.concat_tables(pieces), np.concatenate(found)
         skipped = np.bincount(reasons, minlength=len(REASONS) + 1)[1:] + start.skipped
         after = _Position(
             epoch=start.epoch,
@@ -271,7 +266,7 @@ class _BlockIterator(grain.DatasetIterator):
             after = dataclasses.replace(after, epoch=start.epoch + 1, next_file=0, window=0)
         usable = np.flatnonzero(reasons == 0)
         rng = np.random.default_rng([seed, start.epoch, start.window, own[0]])
-        return texts.take(rng.permutation(usable)), after
+        return window.take(rng.permutation(usable)), after
 
     def _read(self, file: int, row: int, count: int) -> tuple[pa.Table, int | None]:
         """A piece of a file, and the row after it, or None at the end."""

@@ -25,7 +25,7 @@ EMOJI_TOKENIZER = EMOJI_FOLDER / "tokenizer.model"
 Split = Literal["train", "heldout", "all"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: to make one would take four times as long
 class Text:
     """One text about a scene.
 
@@ -43,6 +43,13 @@ class Text:
     name: str
     keywords: tuple[str, ...] = ()
     ids: np.ndarray | None = field(default=None, compare=False)
+
+    @property
+    def content(self) -> str | np.ndarray:
+        """What an encoder reads: `name, keyword, keyword, ...`, or `ids` where there are such."""
+        if self.ids is not None:
+            return self.ids
+        return ", ".join([self.name, *self.keywords]) if self.keywords else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,7 @@ class Clip:
     content: bytes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Scene:
     """One state of the world and its views.
 
@@ -182,7 +189,7 @@ class Hashed(Protocol):
 class BatchedReads(Protocol):
     """Scenes of which reading several at a time is quicker."""
 
-    def read(self, indices: Sequence[int]) -> list[Scene]:
+    def read(self, indices: Sequence[int]) -> Sequence[Scene]:
         """The scenes of these numbers, in their order."""
         ...
 
@@ -198,8 +205,9 @@ class SceneStream(Hashed, Protocol):
     def blocks(
         self, size: int, *, seed: int, process_index: int, process_count: int
     ) -> grain.IterDataset:
-        """Endless lists of `size` pairs of `SceneKey` and `Scene`, shuffled anew every epoch.
+        """Endless blocks of `size` pairs of `SceneKey` and `Scene`, shuffled anew every epoch.
 
+        A block makes its scenes one by one, when they are asked for: most are needed but once.
         The dataset has `set_slice`, by which each of several workers makes every n-th block of the
         same stream, and its iterator's state says exactly where it is.
 

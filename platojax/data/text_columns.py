@@ -51,7 +51,8 @@ def check_texts(
         trimmed.append(pc.utf8_trim_whitespace(texts))
         window = window.set_column(window.schema.get_field_index(column), column, trimmed[-1])
         mark(rejects.EMPTY_TEXT, pc.equal(trimmed[-1], ""))
-        mark(rejects.NOT_TEXT, pc.match_substring(texts, "\0"))
+        if _has_nul(texts):
+            mark(rejects.NOT_TEXT, pc.match_substring(texts, "\0"))
         mark(rejects.LONG_TEXT, pc.greater(pc.utf8_length(texts), max_characters))
         for other in trimmed[:-1]:
             mark(rejects.IDENTICAL_TEXTS, pc.equal(trimmed[-1], other))
@@ -76,6 +77,12 @@ def hash_rows(window: pa.Table, columns: Sequence[str]) -> np.ndarray:
         for value in joined.cast(pa.large_binary()).to_pylist()
     )
     return np.frombuffer(b"".join(digests), "<u8")
+
+
+def _has_nul(texts: pa.Array) -> bool:
+    """Whether any may have one; a tenth of the time that it takes to look which."""
+    characters = texts.buffers()[2]
+    return bool(characters) and not np.frombuffer(characters, np.uint8).all()
 
 
 def _decode(texts: pa.Array) -> tuple[pa.Array, pa.BooleanArray | None]:

@@ -5,14 +5,16 @@ import io
 import os
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import sentencepiece
 
 from platojax.files import write_whole
 
 MIN_VOCAB_SIZE = 262  # 256 bytes, 5 special tokens, and one that texts are made of
 _MASK = "<mask>"
+_MANY = 32  # texts; a call for several starts a thread, one for each text has its own overhead
 
 
 class Tokenizer:
@@ -65,6 +67,12 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
         return self._processor.encode(text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As `encode` of each, but quicker for many: int32 arrays that are read-only."""
+        if len(texts) < _MANY:
+            return [self._processor.encode(text, return_type="numpy") for text in texts]
+        return self._processor.encode(list(texts), return_type="numpy", num_threads=1)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids; special tokens vanish, but for the mask."""

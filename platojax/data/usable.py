@@ -38,7 +38,7 @@ class UsableScenes(Sequence[Scene]):
         """The scene of this number among the usable ones."""
         return self.scenes[int(self.indices[index])]
 
-    def read(self, indices: Sequence[int]) -> list[Scene]:
+    def read(self, indices: Sequence[int]) -> Sequence[Scene]:
         """See `BatchedReads`."""
         return self.scenes.read(self.indices[list(indices)].tolist())
 

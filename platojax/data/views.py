@@ -1,9 +1,10 @@
 """Views: which observations make a positive pair.
 
 A view policy is a function `(scene, generator) -> [V, ...]`; where the views are of several sizes,
-it gives a tuple of such arrays, the global views first. All its choices come from the generator,
-which the pipeline keys by the index of the element, so they do not depend on workers or on
-resumption.
+it gives a tuple of such arrays, the global views first. One of texts also works in two steps, of
+which the second is for many scenes together, see `text_views.TextViews`. All choices come from the
+generator, which the pipeline keys by the index of the element, so they do not depend on workers or
+on resumption.
 """
 
 from collections.abc import Callable

@@ -459,6 +459,12 @@ def test_a_damaged_shard_is_named(broken):
         scenes[19]
 
 
+def test_a_record_that_is_no_scene_is_named(broken):
+    scenes, path = broken
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged, among the scenes \[.*\] \(no"):
+        scenes.parse(19, b"\xff")
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 0}', '{"format": 1}'])
 def test_a_damaged_info_is_refused(tmp_path, content):
     (tmp_path / "info.json").write_text(content)

@@ -208,7 +208,7 @@ def test_a_file_that_disappears_or_changes_is_named(tmp_path):
     pattern = recap_files.write_files(tmp_path, files=2, rows=20)
     scenes = RecapScenes.find(pattern, open_files=1, window=20)
     iterator = iter(scenes.blocks(20, seed=0))
-    first = pathlib.Path(next(iterator)[0][1].scene_id.split(":")[0])
+    first = pathlib.Path(next(next(iterator))[1].scene_id.split(":")[0])
     other = next(path for path in tmp_path.iterdir() if path.name != first.name)
     content = other.read_bytes()
     other.unlink()

@@ -46,6 +46,14 @@ def test_any_text_comes_back(trained, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_texts_have_the_same_tokens_together_as_alone(trained, count):
+    tokenizer = Tokenizer(trained)
+    texts = ([*CORPUS, "", "Ωmega 猫"] * 2)[-count:] if count else []
+    found = tokenizer.encode_all(texts)
+    assert [ids.tolist() for ids in found] == [tokenizer.encode(text) for text in texts]
+
+
 @pytest.mark.parametrize("word", ["face", "animal", "Gesicht", "Tier"])
 def test_the_packaged_tokenizer_knows_common_words_of_the_packaged_texts(word):
     assert len(Tokenizer(EMOJI_TOKENIZER).encode(word)) == 1

@@ -13,6 +13,7 @@ from platojax.data.preparation import write_prepared
 from platojax.data.prepared import PreparedScenes
 from platojax.data.raw.scene import Encoded, RawScene
 from platojax.data.scenes import Text
+from platojax.data.text_views import TextViews
 from platojax.data.views import IMAGE_POLICIES, TEXT_POLICIES, VIDEO_POLICIES, make_views
 from tests import tiny
 from tests.data.pictures import encode, pixels
@@ -40,6 +41,16 @@ class Several:
     def __call__(self, scene, rng):
         views = [part for policy in self.policies for part in jax.tree.leaves(policy(scene, rng))]
         return (np.full(1, int(scene.scene_id)), *views)
+
+
+@dataclasses.dataclass(frozen=True)
+class Single:
+    """A policy of which the pipeline knows nothing but that it can be called."""
+
+    policy: TextViews
+
+    def __call__(self, scene, rng):
+        return self.policy(scene, rng)
 
 
 def raw_scene(number):
@@ -107,6 +118,21 @@ def test_views_of_every_policy_differ_in_every_epoch(whole):
     for one, two in zip(*epochs, strict=True):
         same = [np.array_equal(one[:, i], two[:, i]) for i in range(SCENES)]
         assert np.mean(same) < 0.5
+
+
+@pytest.mark.parametrize("name", TEXT_POLICIES)
+def test_texts_of_a_batch_are_tokenised_together_and_are_the_same(scenes, name):
+    encoder = ConfigDict(dict(max_length=9))
+    policy = make_views(ConfigDict(dict(name=name)), encoder, tiny.tokenizer())
+    for workers in (0, 1):
+        together, one_by_one = (
+            make_pipeline(scenes, views, batch_size=60, seed=3, num_workers=workers)
+            for views in (policy, Single(policy))
+        )
+        for _ in range(2):
+            assert_same(next(together), next(one_by_one))
+        together.close()
+        one_by_one.close()
 
 
 def test_policies_can_be_sent_to_worker_processes(scenes, views):

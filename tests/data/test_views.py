@@ -162,10 +162,10 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(tokenizer):
 
 def test_long_and_empty_texts_fit(tokenizer):
     codec = TextCodec(tokenizer, 8)
-    long = codec.encode_all([Text("", "", "a very long name", ("and many", "more words") * 50)])[0]
+    long = codec.encode_all(["a very long name" + ", and many, more words" * 50])[0]
     assert long[0] == tokenizer.bos_id
     assert long[-1] == tokenizer.eos_id
-    empty = codec.encode_all([Text("", "", "")])[0]
+    empty = codec.encode_all([""])[0]
     np.testing.assert_array_equal(empty[:2], [tokenizer.bos_id, tokenizer.eos_id])
     assert np.all(empty[2:] == tokenizer.pad_id)
 
