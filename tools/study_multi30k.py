@@ -7,13 +7,14 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
     python tools/study_multi30k.py predict --results docs/results/multi30k
     python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
 
-`prepare` makes scenes, a tokenizer and targets: features of photographs by vision models (PHOTOS has
-`features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave out), and
-of validation captions by MiniLM, which only choices are made by. `run` trains and scores the runs
-of a stage, each in a workdir of its own. It may be killed at any moment and started again; started
-twice, it shares the runs out. `collect` gathers what there is: `RESULTS/STAGE.json`, and
-`RESULTS/points.json` for `platojax scaling`. `predict` says, before the stages `large`, `largest`
-and `wide`, what they will give. `rotate` fits rotations between English and German.
+`prepare` makes scenes, a tokenizer and targets: features of photographs by vision models (PHOTOS
+has `features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave
+out), and of validation captions by MiniLM, which only choices are made by. `run` trains and
+scores the runs of a stage, each in a workdir of its own. It may be killed at any moment and
+started again; started twice, it shares the runs out. `collect` gathers what there is:
+`RESULTS/STAGE.json`, and `RESULTS/points.json` for `platojax scaling`. `predict` says, before the
+stages `large`, `largest` and `wide`, what they will give. `rotate` fits rotations between English
+and German.
 
 A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
 are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
@@ -479,12 +480,13 @@ def predict(results: pathlib.Path) -> None:
     for arm, target in dict.fromkeys((point["arm"], point["target"]) for point in known):
         runs = [p for p in known if (p["arm"], p["target"]) == (arm, target)]
         add("samples", arm, target, [p for p in runs if p["samples"] in SMALL], LARGE)
+    ablations = results / "ablations.json"
     narrower = [
         run
-        for run in json.loads((results / "ablations.json").read_text(encoding="utf-8"))
+        for run in (json.loads(ablations.read_text("utf-8")) if ablations.exists() else ())
         if "encoder.width" in run["overrides"] and run["overrides"] != WIDE
     ]
-    for target in narrower[0]["scores"]:
+    for target in narrower[0]["scores"] if narrower else ():
         runs = [run | {"score": run["scores"][target]["embedding"]} for run in narrower]
         runs += [
             point
