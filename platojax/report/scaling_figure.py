@@ -90,6 +90,8 @@ def _draw_largest_ratio(ax: Axes, reading: Mapping[str, Any]) -> None:
         ha="center",
         color=_GREY,
         fontsize="small",
+        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+        zorder=5,
     )
 
 
