@@ -64,11 +64,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_tuning(runs: Sequence[Run]) -> None:
-    """Each trial by the layer that MiniLM agrees with best."""
+    """Each trial by the layer above the token embeddings that MiniLM agrees with best."""
     rows = []
     for run in runs:
         layers = run["scores"]["minilm"]
-        best = max(layers, key=layers.__getitem__)
+        best = max(LAYERS[1:], key=layers.__getitem__)
         others = [f"{score(run, target, best):.4f}" for target in TARGETS]
         rows.append((run["arm"], setting(run), best, *others))
     rows.sort(key=lambda row: (row[0], -float(row[-1])))
