@@ -221,7 +221,7 @@ def german() -> Iterator[Trial]:
 
 def best() -> Iterator[Trial]:
     """The best encoder that we can train."""
-    yield Trial("best", "best", 2**19, 0)
+    yield Trial("best", "best", 2**18, 0)
 
 
 STAGES = dict(
