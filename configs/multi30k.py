@@ -59,16 +59,8 @@ def get_config(form: str = "") -> ConfigDict:
                 max_length=32,
                 remat=False,  # True keeps no activations inside blocks, for a second forward pass
             ),
-            optimizer=dict(
-                learning_rate=1e-3,  # each arm has its own below
-                warmup_fraction=0.1,
-                weight_decay=0.05,
-                clip_norm=1.0,
-                b2=0.95,
-            ),
             accumulation_steps=1,
-            # 21 tokens for each text, which have 18 in the mean; see docs/training.md.
-            packing=dict(group_size=64, rows=28, row_length=48),
+            packing=dict(group_size=0, rows=0, row_length=0),  # none; see docs/training.md
             mesh=dict(data=-1, fsdp=1, model=1),
             num_workers=0,
             log_every=10,
@@ -94,7 +86,13 @@ def get_config(form: str = "") -> ConfigDict:
             label=label,
             modality="text",
             seeds=1,
-            optimizer=dict(config.text.optimizer.to_dict(), learning_rate=learning_rate),
+            optimizer=dict(
+                learning_rate=learning_rate,
+                warmup_fraction=0.1,
+                weight_decay=0.05,
+                clip_norm=1.0,
+                b2=0.95,
+            ),
             objective=dict(objective),
             views=views,
         )

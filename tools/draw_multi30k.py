@@ -64,15 +64,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_tuning(runs: Sequence[Run]) -> None:
-    """Each trial by the layer above the token embeddings that MiniLM agrees with best."""
+    """Each trial, by the embedding."""
     rows = []
     for run in runs:
-        layers = run["scores"]["minilm"]
-        best = max(LAYERS[1:], key=layers.__getitem__)
-        others = [f"{score(run, target, best):.4f}" for target in TARGETS]
-        rows.append((run["arm"], setting(run), best, *others))
+        scores = [f"{score(run, target, 'embedding'):.4f}" for target in TARGETS]
+        rows.append((run["arm"], setting(run), *scores))
     rows.sort(key=lambda row: (row[0], -float(row[-1])))
-    print_table("Tuning", ("arm", "setting", "best layer", *TARGETS), rows)
+    print_table("Tuning", ("arm", "setting", *TARGETS), rows)
 
 
 def print_layers(runs: Sequence[Run], samples: int) -> None:
@@ -107,7 +105,8 @@ def draw_layers(path: pathlib.Path, runs: Sequence[Run], samples: int) -> None:
         ax.set_ylim(bottom=0)
         ax.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(f"mutual 10-NN, {samples:,} samples")
-    panels[0].legend(frameon=False, fontsize="small")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=130)
 
 

@@ -78,7 +78,7 @@ ROTATION_ITEMS = 5_000
 GERMAN = f"main/german_good_multi30k_{2**16}_seed0/features/val_de"
 
 # What each arm is tuned by: one thing at a time around a start, as many trials for each. The config
-# has what came of it: what gained a twentieth at least over the start, by the best layer.
+# has what came of it: what gained a twentieth at least over the start, by the embedding.
 START: Mapping[str, Mapping[str, Any]] = {
     "good": {},
     "bad_mask": {"views.mask_ratio": 0.5},
@@ -109,6 +109,8 @@ ABLATIONS: tuple[Mapping[str, Any], ...] = (
     {"encoder.depth": 1},
     {"encoder.depth": 4},
 )
+# 21 tokens for each text, which have 18 in the mean.
+PACKING = {"group_size": 64, "rows": 28, "row_length": 48}
 WIDE = {"encoder.width": 256, "encoder.mlp_dim": 1024, "objective.projector_hidden": (512,)}
 WIDE_FLOPS = 6_778_532_134_912  # of such a run
 
@@ -150,6 +152,7 @@ class Trial:
         arm = ConfigDict({**config.text, **config.arms[self.arm]})
         arm.num_samples = self.samples
         arm.checkpoint.update(every=1_000, keep=1)
+        arm.packing = PACKING
         with arm.unlocked():
             for path, value in self.overrides.items():
                 *parents, last = path.split(".")
@@ -394,15 +397,16 @@ def collect(study: pathlib.Path, results: pathlib.Path) -> None:
     for stage in sorted({trial.stage for make in STAGES.values() for trial in make()}):
         if found := read_results(study, stage):
             write_whole(results / f"{stage}.json", one_per_line(found))
-    untrained = []
-    for seed, arm in itertools.product(SEEDS, ("good", "next_token")):
-        trial = Trial("main", arm, SMALL[0], seed)
-        scores = score(trial, study / "main" / trial.name, study, untrained=seed)
-        untrained.append({"arm": arm, "seed": seed, "scores": scores})
-    write_whole(results / "untrained.json", one_per_line(untrained))
     runs = read_results(study, "main")
-    write_whole(results / "intervals.json", one_per_line(intervals(study)))
     write_whole(results / "points.json", one_per_line(points(runs), "points"))
+    write_whole(results / "intervals.json", one_per_line(intervals(study, runs)))
+    untrained = []
+    for trial in small():
+        workdir = study / "main" / trial.name
+        if trial.arm in ("good", "next_token") and trial.samples == SMALL[0] and workdir.exists():
+            scores = score(trial, workdir, study, untrained=trial.seed)
+            untrained.append({"arm": trial.arm, "seed": trial.seed, "scores": scores})
+    write_whole(results / "untrained.json", one_per_line(untrained))
 
 
 def read_results(study: pathlib.Path, stage: str) -> list[dict[str, Any]]:
@@ -422,11 +426,14 @@ def read_results(study: pathlib.Path, stage: str) -> list[dict[str, Any]]:
     return results
 
 
-def intervals(study: pathlib.Path) -> list[dict[str, Any]]:
+def intervals(study: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How scores would vary with other photographs, and whether the good arm's is really higher."""
-    layers = best_layers(read_results(study, "main"))
+    layers = best_layers(runs)
+    done = [(run["arm"], run["seed"]) for run in runs if run["samples"] == COMPARED]
     rows = []
     for seed, target in itertools.product(SEEDS, VISION):
+        if not all((arm, seed) in done for arm in ARMS):
+            continue
         y = np.array(read_features(study / "targets" / target).features[:, -1])
         sides = {}
         for arm in ARMS:
@@ -492,7 +499,7 @@ def predict(results: pathlib.Path) -> None:
     narrower = [
         run
         for run in (json.loads(ablations.read_text("utf-8")) if ablations.exists() else ())
-        if "encoder.width" in run["overrides"] and run["overrides"] != WIDE
+        if "encoder.width" in run["overrides"] and run["flops"] < WIDE_FLOPS
     ]
     for target in narrower[0]["scores"] if narrower else ():
         runs = [run | {"score": run["scores"][target]["embedding"]} for run in narrower]

@@ -142,10 +142,10 @@ class ShardWriter:
         ids = None
         rejected = []
         if self._tokenizer is not None:
-            # One by one: for a list, sentencepiece starts threads, which takes ten times as long.
-            tokens = [(text, self._tokenizer.encode(text.name)) for text in scene.texts]
-            ids = [one for _, one in tokens if one]
-            texts = tuple(text for text, one in tokens if one)
+            encoded = self._tokenizer.encode_all([text.name for text in scene.texts])
+            tokens = list(zip(scene.texts, encoded, strict=True))
+            ids = [one for _, one in tokens if len(one)]
+            texts = tuple(text for text, one in tokens if len(one))
             where = f"scene {scene.scene_id} of {scene.split}"
             rejected = [Rejected(EMPTY_TEXT, where)] * (len(tokens) - len(texts))
             scene = dataclasses.replace(scene, texts=texts)
@@ -153,7 +153,7 @@ class ShardWriter:
             self._write(scene, ids)
         return rejected
 
-    def _write(self, scene: RawScene, ids: Sequence[Sequence[int]] | None) -> None:
+    def _write(self, scene: RawScene, ids: Sequence[np.ndarray] | None) -> None:
         record = self._serialise(scene, ids)
         self._digest.update(len(record).to_bytes(8, "little") + record)
         self._writer.write(record)
@@ -176,7 +176,7 @@ class ShardWriter:
         few = len(self._kinds) <= MAX_KINDS
         return WrittenShard(shard, **counts, kinds=tuple(kinds) if few else None)
 
-    def _serialise(self, scene: RawScene, ids: Sequence[Sequence[int]] | None) -> bytes:
+    def _serialise(self, scene: RawScene, ids: Sequence[np.ndarray] | None) -> bytes:
         example = tf_example_pb2.Example()
         feature = example.features.feature
 

@@ -396,6 +396,8 @@ class _ReadScenes(Sequence[Scene]):
         return len(self._records)
 
     def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return _ReadScenes(self._scenes, self._indices[place], self._records[place])
         return self._scenes.parse(self._indices[place], self._records[place])
 
 

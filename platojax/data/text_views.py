@@ -116,15 +116,7 @@ def _words(phrase: str) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class OneText(TextViews):
-    """No pair: one text about the scene, for next-token prediction.
-
-    Attributes:
-      codec: makes the token sequence.
-      sources: as of `TwoTexts`.
-    """
-
-    codec: TextCodec
-    sources: tuple[str, ...] = ()
+    """No pair: one text about the scene, for next-token prediction."""
 
     def choose(self, scene: Scene, rng: np.random.Generator) -> Sequence[str | np.ndarray]:
         """See `TextViews`."""
