@@ -209,8 +209,8 @@ def test_ids_of_a_large_vocabulary_need_four_bytes(tmp_path):
     class Large:
         hash, vocab_size = "x", 100_000
 
-        def encode(self, text):
-            return [99_999, 1]
+        def encode_all(self, texts):
+            return [np.array([99_999, 1]) for _ in texts]
 
     write(tmp_path / "ids", [scene(1)], tokenizer=Large())
     ids = PreparedScenes(tmp_path / "ids", "train")[0].texts[0].ids
@@ -221,8 +221,8 @@ def test_a_text_of_no_tokens_is_rejected(tmp_path):
     class Silent:
         vocab_size, hash = 100, "0" * 64
 
-        def encode(self, text):
-            return [ord(letter) for letter in text if letter != "?"]
+        def encode_all(self, texts):
+            return [np.array([ord(one) for one in text if one != "?"]) for text in texts]
 
     def row(number, *names):
         return RawScene(str(number), "train", tuple(Text("en", "en", name) for name in names))
