@@ -23,8 +23,8 @@ GREY = "#777777"
 Run = Mapping[str, Any]
 
 
-def read(results: pathlib.Path, stage: str) -> list[Run]:
-    """All runs of a stage; none where it was not collected."""
+def read(results: pathlib.Path, stage: str) -> Any:
+    """All runs of a stage, or what else is in the file; none where it was not collected."""
     path = results / f"{stage}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
@@ -141,6 +141,31 @@ def draw_ablations(path: pathlib.Path, runs: Sequence[Run], reference: Sequence[
     figure.savefig(path, dpi=130)
 
 
+def print_predictions(results: pathlib.Path, runs: Sequence[Run]) -> None:
+    """What the laws of the smaller runs said of the larger, and what came."""
+    measured: dict[tuple[str, str, float], list[float]] = {}
+    for point in read(results, "points")["points"]:
+        key = point["arm"], point["target"], point["samples"]
+        measured.setdefault(key, []).append(point["score"])
+    for run in runs:  # ablations of the good arm, known by their FLOPs
+        for target in run["scores"]:
+            key = run["arm"], target, run["flops"]
+            measured.setdefault(key, []).append(score(run, target, "embedding"))
+    rows = []
+    for one in read(results, "predictions"):
+        size = one[one["axis"]]
+        found = measured.get((one["arm"], one["target"], size), [])
+        if len(found) > 1 and one["target"] in TARGETS:
+            name = f"{size:,.0f} {one['axis']}" if one["axis"] == "samples" else "width 256"
+            law, predicted = one["law"]["form"], one["predicted"]
+            error = f"{statistics.mean(found) - predicted:+.4f}"
+            rows.append(
+                (one["arm"], name, one["target"], law, f"{predicted:.4f}", spread(found), error)
+            )
+    columns = ("arm", "size", "against", "law", "predicted", "measured", "difference")
+    print_table("Predictions", columns, rows)
+
+
 def print_rotation(results: pathlib.Path) -> None:
     """English into German by one rotation."""
     rows = []
@@ -168,6 +193,7 @@ def main() -> None:
         reference = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
         print_ablations(ablations, reference)
         draw_ablations(results / "ablations.png", ablations, reference)
+    print_predictions(results, ablations)
     if captions := read(results, "captions"):
         rows = [
             (data.removeprefix("multi30k_"), *_embedding(own))
