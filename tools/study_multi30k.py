@@ -24,7 +24,6 @@ validation scenes, which have captions but no images.
 import argparse
 import dataclasses
 import fcntl
-import importlib.util
 import itertools
 import json
 import pathlib
@@ -39,6 +38,7 @@ from ml_collections import ConfigDict
 
 from platojax import experiment
 from platojax.commands import prepare
+from platojax.commands.config_file import load_config
 from platojax.data.corpus import sample_texts
 from platojax.data.items import Items, load_items, prepared_items
 from platojax.data.raw import multi30k
@@ -58,11 +58,11 @@ from platojax.finished_runs import Point, read_points
 from platojax.hashing import hash_items
 from platojax.run_encoder import load_run_encoder
 
+CONFIG = str(pathlib.Path(__file__).parent.parent / "configs" / "multi30k.py")
 K = 10
 VOCABULARY = 4_000
 VISION = ("effnet_lite0", "open_nsfw")
 ARMS = ("good", "bad_mask", "bad_spans", "bad_prefix", "next_token")
-BAD = ARMS[1:4]
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
 TUNING_SAMPLES = 2**14
@@ -74,7 +74,7 @@ PHOTOS, VALIDATION = 500, 980
 COMPARED = 2**15  # samples, where arms are compared in other ways than by alignment
 ROTATED = ("good", "bad_prefix", "next_token")
 ROTATION_ITEMS = 5_000
-# The encoder whose German features are a target of the English ones: that of these workdir.
+# The encoder whose German features are a target of the English ones: that of this run.
 GERMAN = f"main/german_good_multi30k_{2**16}_seed0/features/val_de"
 
 # What each arm is tuned by: one thing at a time around a start, as many trials for each. The config
@@ -144,7 +144,7 @@ class Trial:
 
     def config(self, study: pathlib.Path) -> ConfigDict:
         """What `platojax.experiment` runs."""
-        config = load_config("best" if self.arm == "best" else "")
+        config = load_config(f"{CONFIG}:best" if self.arm == "best" else CONFIG, ())
         config.seed = self.seed
         config.data.folder = str(study / "data" / self.data)
         config.data.tokenizer = str(study / "data" / "multi30k.model")
@@ -153,13 +153,7 @@ class Trial:
         arm.num_samples = self.samples
         arm.checkpoint.update(every=1_000, keep=1)
         arm.packing = PACKING
-        with arm.unlocked():
-            for path, value in self.overrides.items():
-                *parents, last = path.split(".")
-                part = arm
-                for parent in parents:
-                    part = part[parent]
-                part[last] = value
+        arm.update_from_flattened_dict(self.overrides)
         config.arms = {self.arm: arm}
         config.monitor.every = self.samples
         config.monitor.data = str(study / "data" / "photos_1.jsonl")
@@ -238,17 +232,6 @@ STAGES = dict(
     german=german,
     best=best,
 )
-
-
-def load_config(form: str) -> ConfigDict:
-    """That of configs/multi30k.py, wherever this is run."""
-    path = pathlib.Path(__file__).parent.parent / "configs" / "multi30k.py"
-    spec = importlib.util.spec_from_file_location("multi30k_config", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(form)
 
 
 # ---- Data ----------------------------------------------------------------------------------
@@ -365,10 +348,15 @@ def score(
         x = features(encoder, items, folder / name)
         for target in targets:
             y = read_features(study / "targets" / target).features[:, -1]
-            values = (round(float(value), 5) for value in alignment(x, y, k=K)[:, 0])
             label = f"{target}, five captions" if name == "photos_5" else target
-            scores[label] = dict(zip(encoder.layers, values, strict=True))
+            scores[label] = layer_scores(encoder.layers, x, y)
     return scores
+
+
+def layer_scores(layers: Sequence[str], x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """The score of each layer of `x`, `[N, L, D]`, against `y`, `[N, D]`."""
+    values = (round(float(value), 5) for value in alignment(x, y, k=K)[:, 0])
+    return dict(zip(layers, values, strict=True))
 
 
 def evaluations(trial: Trial, study: pathlib.Path) -> Iterator[tuple[str, Items, tuple[str, ...]]]:
@@ -394,10 +382,12 @@ def features(encoder: FrozenEncoder, items: Items, folder: pathlib.Path) -> np.n
 def collect(study: pathlib.Path, results: pathlib.Path) -> None:
     """Writes what there is: `STAGE.json`, and for `platojax scaling` `points.json`."""
     results.mkdir(parents=True, exist_ok=True)
-    for stage in sorted({trial.stage for make in STAGES.values() for trial in make()}):
-        if found := read_results(study, stage):
-            write_whole(results / f"{stage}.json", one_per_line(found))
-    runs = read_results(study, "main")
+    stages = sorted({trial.stage for make in STAGES.values() for trial in make()})
+    found = {stage: read_results(study, stage) for stage in stages}
+    for stage, rows in found.items():
+        if rows:
+            write_whole(results / f"{stage}.json", one_per_line(rows))
+    runs = found["main"]
     write_whole(results / "points.json", one_per_line(points(runs), "points"))
     write_whole(results / "intervals.json", one_per_line(intervals(study, runs)))
     untrained = []
@@ -421,8 +411,7 @@ def read_results(study: pathlib.Path, stage: str) -> list[dict[str, Any]]:
             if folder.exists():
                 x = read_features(folder)
                 assert x.meta is not None
-                values = (round(float(value), 5) for value in alignment(x.features, y, k=K)[:, 0])
-                result["scores"]["german"] = dict(zip(x.meta.layers, values, strict=True))
+                result["scores"]["german"] = layer_scores(x.meta.layers, x.features, y)
     return results
 
 
