@@ -157,12 +157,11 @@ def print_predictions(results: pathlib.Path, runs: Sequence[Run]) -> None:
         found = measured.get((one["arm"], one["target"], size), [])
         if len(found) > 1 and one["target"] in TARGETS:
             name = f"{size:,.0f} {one['axis']}" if one["axis"] == "samples" else "width 256"
-            law, predicted = one["law"]["form"], one["predicted"]
+            law, predicted = one["law"], one["predicted"]
             error = f"{statistics.mean(found) - predicted:+.4f}"
-            rows.append(
-                (one["arm"], name, one["target"], law, f"{predicted:.4f}", spread(found), error)
-            )
-    columns = ("arm", "size", "against", "law", "predicted", "measured", "difference")
+            start = (one["arm"], name, f"{law['fitted'][1]:,.0f}", one["target"], law["form"])
+            rows.append((*start, f"{predicted:.4f}", spread(found), error))
+    columns = ("arm", "size", "from up to", "against", "law", "predicted", "measured", "difference")
     print_table("Predictions", columns, rows)
 
 

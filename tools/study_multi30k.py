@@ -181,7 +181,7 @@ def small() -> Iterator[Trial]:
 
 def large() -> Iterator[Trial]:
     """What the laws predict."""
-    for seed, arm in itertools.product(SEEDS, ("good", "next_token", "bad_prefix")):
+    for arm, seed in itertools.product(ARMS, SEEDS):
         yield Trial("main", arm, LARGE[0], seed)
     yield Trial("main", "german_good", LARGE[0], 0)
 
@@ -465,8 +465,9 @@ def points(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def predict(results: pathlib.Path) -> None:
     """Fits laws to the smaller runs alone, and predicts the larger: `RESULTS/predictions.json`.
 
-    In samples, each arm from the sizes in `SMALL` those in `LARGE`; in FLOPs, of the good arm with
-    as many samples, the widest encoder from the narrower ones.
+    In samples, each arm from the sizes in `SMALL` those in `LARGE`, and the second of these again
+    once there are runs of the first; in FLOPs, of the good arm with as many samples, the widest
+    encoder from the narrower ones.
     """
     rows = []
 
@@ -484,6 +485,9 @@ def predict(results: pathlib.Path) -> None:
             continue
         runs = [p for p in known if (p["arm"], p["target"]) == (arm, target)]
         add("samples", arm, target, [p for p in runs if p["samples"] in SMALL], LARGE)
+        if any(p["samples"] == LARGE[0] for p in runs):
+            sizes = (*SMALL, LARGE[0])
+            add("samples", arm, target, [p for p in runs if p["samples"] in sizes], LARGE[1:])
     ablations = results / "ablations.json"
     narrower = [
         run

@@ -206,7 +206,7 @@ def _describe(law: ScalingLaw) -> str:
     values = ", ".join(f"{name} {value:.4g}" for name, value in law.parameters.items())
     spread = "one run of each size" if law.spread is None else f"spread of runs {law.spread:.4f}"
     errors = "".join(
-        f"; {form} predicts the largest size with error {error:+.4f}"
+        f"; {form} is off by {error:.4f} where it was not fitted"
         for form, error in law.held_out_error.items()
     )
     return f"{law.form} ({values}), residual {law.residual:.4f}, {spread}{errors}"

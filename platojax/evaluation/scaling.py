@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 # Of a power law: below, it is a straight line in log n over any range that one could train; above,
 # it has arrived before the second budget.
 _MIN_EXPONENT, _MAX_EXPONENT = 0.02, 4.0
+_LOGISTIC_SIZES = 4  # that determine a logistic curve
 _OUTLIER = 1.5  # residuals beyond so many standard deviations count linearly (Huber)
 
 
@@ -39,8 +40,8 @@ class ScalingLaw:
       fitted: the smallest and the largest number of samples of the fit.
       residual: root mean square of the means' residuals, weighted by the runs of each.
       spread: standard deviation of runs of one size, pooled; None where each size has one run.
-      held_out_error: of each form that was tried: prediction minus mean at the largest size, when
-        fitted to the smaller ones. The form with the smallest in magnitude was chosen; empty where
+      held_out_error: of each form that was tried: mean magnitude of its errors at sizes that it
+        was not fitted to, see `fit_scaling_law`. The form with the smallest was chosen; empty where
         there were too few sizes to choose.
     """
 
@@ -75,9 +76,10 @@ def fit_scaling_law(samples: ArrayLike, scores: ArrayLike) -> ScalingLaw:
     """Fits how scores grow with samples (Huber loss, several starts).
 
     A power law with a limit (arXiv 2001.08361 with an irreducible part), and a logistic curve in
-    the logarithm of the samples; whichever predicts the largest size better from the smaller ones
-    is then fitted to all. With fewer than four sizes there is nothing to tell them apart by: three
-    determine a power law, two a straight line in the logarithm.
+    the logarithm of the samples; whichever predicts better is then fitted to all. Predicted is each
+    size after the fourth, from all that are smaller: one such prediction is often right by luck.
+    With five sizes there is one, with four none of the logistic curve, and with fewer nothing to
+    tell them apart by: three determine a power law, two a straight line in the logarithm.
 
     Args:
       samples: `[n]` positive, training samples of each run.
@@ -95,14 +97,11 @@ def fit_scaling_law(samples: ArrayLike, scores: ArrayLike) -> ScalingLaw:
         )
     if len(runs.sizes) < 4:
         return _fit("log_linear" if len(runs.sizes) == 2 else "power", runs, {})
-    smaller = runs.up_to(len(runs.sizes) - 1)
-    forms: tuple[Form, ...] = ("power", "logistic") if len(smaller.sizes) > 3 else ("power",)
-    errors: dict[str, float] = {
-        form: float(_fit(form, smaller, {}).predict(runs.sizes[-1]) - runs.means[-1])
-        for form in forms
-    }
-    best = min(forms, key=lambda form: abs(errors[form]))
-    return _fit(best, runs, errors)
+    enough = len(runs.sizes) > _LOGISTIC_SIZES
+    forms: tuple[Form, ...] = ("power", "logistic") if enough else ("power",)
+    held_out = range(min(_LOGISTIC_SIZES, len(runs.sizes) - 1), len(runs.sizes))
+    errors = {form: float(np.mean([_error(form, runs, at) for at in held_out])) for form in forms}
+    return _fit(min(forms, key=errors.__getitem__), runs, errors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,6 +373,11 @@ _FORMS: Mapping[Form, _Form] = {
         ((-_FREE, -_FREE), (_FREE, _FREE)),
     ),
 }
+
+
+def _error(form: Form, runs: _Runs, at: int) -> float:
+    """How far off the size of this index is when predicted from all smaller ones."""
+    return abs(float(_fit(form, runs.up_to(at), {}).predict(runs.sizes[at])) - runs.means[at])
 
 
 def _fit(name: Form, runs: _Runs, held_out_error: Mapping[str, float]) -> ScalingLaw:
