@@ -176,6 +176,17 @@ def print_rotation(results: pathlib.Path) -> None:
     print_table("One rotation", ("arm", "captions", "residual", "R@1", "R@10"), rows)
 
 
+def print_whitened(results: pathlib.Path) -> None:
+    """The best encoder and the arms beside MiniLM, as they are and whitened."""
+    rows = []
+    for (arm, captions, target), own in by(
+        read(results, "whitened"), "arm", "captions", "target"
+    ).items():
+        scores = (spread([row[name] for row in own]) for name in ("as it is", "whitened"))
+        rows.append((arm, captions, target, *scores))
+    print_table("Whitened", ("encoder", "captions", "against", "as it is", "whitened"), rows)
+
+
 def main() -> None:
     """Tables of everything that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -190,8 +201,9 @@ def main() -> None:
     if ablations := read(results, "ablations"):
         size = ablations[0]["samples"]
         reference = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
-        print_ablations(ablations, reference)
-        draw_ablations(results / "ablations.png", ablations, reference)
+        changed = [*ablations, *read(results, "batches")]
+        print_ablations(changed, reference)
+        draw_ablations(results / "ablations.png", changed, reference)
     print_predictions(results, ablations)
     if captions := read(results, "captions"):
         rows = [
@@ -202,6 +214,7 @@ def main() -> None:
         five = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
         print_table("Captions per scene", ("captions", *TARGETS), [*rows, ("5", *_embedding(five))])
     print_rotation(results)
+    print_whitened(results)
 
 
 if __name__ == "__main__":

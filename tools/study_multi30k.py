@@ -6,6 +6,7 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
     python tools/study_multi30k.py collect --out STUDY --results docs/results/multi30k
     python tools/study_multi30k.py predict --results docs/results/multi30k
     python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
+    python tools/study_multi30k.py whiten --out STUDY --results docs/results/multi30k
 
 `prepare` makes scenes, a tokenizer and targets: features of photographs by vision models (PHOTOS
 has `features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave
@@ -14,7 +15,7 @@ scores the runs of a stage, each in a workdir of its own. It may be killed at an
 started again; started twice, it shares the runs out. `collect` gathers what there is:
 `RESULTS/STAGE.json`, and `RESULTS/points.json` for `platojax scaling`. `predict` says, before the
 stages `large`, `largest` and `wide`, what they will give. `rotate` fits rotations between English
-and German.
+and German; `whiten` scores the best encoders, and MiniLM, with whitened spaces.
 
 A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
 are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
@@ -94,6 +95,8 @@ OWN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "bad_prefix": {"objective.lam": (0.02, 0.1), "views.min_share": (0.1, 0.4)},
     "next_token": {"optimizer.weight_decay": (0.01, 0.3), "optimizer.b2": (0.9, 0.99)},
 }
+# Batches of another size than the config's 64, each with rates about its own.
+BATCHES: Mapping[int, tuple[float, ...]] = {32: (1e-3, 2e-3), 256: (2e-3, 4e-3, 8e-3)}
 ABLATIONS: tuple[Mapping[str, Any], ...] = (
     {"batch_size": 32, "packing.group_size": 32, "packing.rows": 16},
     {"batch_size": 128},
@@ -216,9 +219,20 @@ def german() -> Iterator[Trial]:
         yield Trial("german", arm, COMPARED, seed, {"views.sources": ("de",)})
 
 
+def batches() -> Iterator[Trial]:
+    """The good arm with batches of another size, and the learning rate tuned for them."""
+    for seed, (size, rates) in itertools.product(SEEDS, BATCHES.items()):
+        packed = {f"packing.{name}": PACKING[name] * size // 64 for name in ("group_size", "rows")}
+        for rate in rates:
+            overrides = {"batch_size": size, "optimizer.learning_rate": rate, **packed}
+            yield Trial("batches", "good", ABLATION_SAMPLES, seed, overrides)
+
+
 def best() -> Iterator[Trial]:
     """The best encoder that we can train."""
-    yield Trial("best", "best", 2**18, 0)
+    samples = load_config(f"{CONFIG}:best", ()).text.num_samples
+    for seed in SEEDS:
+        yield Trial("best", "best", samples, seed)
 
 
 STAGES = dict(
@@ -230,6 +244,7 @@ STAGES = dict(
     wide=wide,
     captions=captions,
     german=german,
+    batches=batches,
     best=best,
 )
 
@@ -290,11 +305,33 @@ def prepare_data(
                 write_features(targets / name, arrays[name][:, None], meta)
     encoder = load_huggingface(minilm)
     extract(encoder, validation_items(study, "en", slice(1, None)), targets / "minilm")
+    for name, items in {
+        **photo_items(study),
+        "train": training_items(study, "en", slice(0, 1)),
+    }.items():
+        extract(encoder, items, targets / f"minilm_{name}")
+
+
+def photo_items(study: pathlib.Path) -> dict[str, Items]:
+    """The photographs' captions: one of each, and five."""
+    folder = study / "data"
+    return {f"photos_{n}": load_items(str(folder / f"photos_{n}.jsonl")) for n in (1, 5)}
 
 
 def validation_items(study: pathlib.Path, language: str, which: slice) -> Items:
     """Some of each validation scene's five captions."""
-    items = prepared_items(study / "data" / "multi30k", "val", language)
+    return _some_captions(prepared_items(study / "data" / "multi30k", "val", language), which)
+
+
+def training_items(study: pathlib.Path, language: str, which: slice) -> Items:
+    """Some of the five captions of each of the training scenes that rotations are fitted on."""
+    items = prepared_items(study / "data" / "multi30k", "train", language)
+    assert items.texts is not None
+    first = {"ids": items.ids[:ROTATION_ITEMS], "texts": items.texts[:ROTATION_ITEMS]}
+    return _some_captions(dataclasses.replace(items, **first), which)
+
+
+def _some_captions(items: Items, which: slice) -> Items:
     assert items.texts is not None
     return dataclasses.replace(
         items,
@@ -364,8 +401,8 @@ def evaluations(trial: Trial, study: pathlib.Path) -> Iterator[tuple[str, Items,
     if trial.arm == "german_good" or trial.overrides.get("views.sources") == ("de",):
         yield "val_de", validation_items(study, "de", slice(None)), ()
         return
-    for count in (1, 5):
-        yield f"photos_{count}", load_items(str(study / "data" / f"photos_{count}.jsonl")), VISION
+    for name, items in photo_items(study).items():
+        yield name, items, VISION
     yield "val_en_1", validation_items(study, "en", slice(0, 1)), ("minilm",)
     yield "val_en", validation_items(study, "en", slice(None)), ()
 
@@ -529,13 +566,7 @@ def one_per_line(rows: Sequence[Mapping[str, Any]], name: str | None = None) -> 
 
 def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
     """English and German encoders, each trained on its own, and one rotation between them."""
-    train = {
-        language: dataclasses.replace(
-            items, **{field: getattr(items, field)[:ROTATION_ITEMS] for field in ("ids", "texts")}
-        )
-        for language in ("en", "de")
-        for items in [prepared_items(study / "data" / "multi30k", "train", language)]
-    }
+    train = {language: training_items(study, language, slice(None)) for language in ("en", "de")}
     layers = best_layers(read_results(study, "main"))
     rows = []
     for seed, arm in itertools.product(SEEDS, ROTATED):
@@ -564,6 +595,40 @@ def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
     write_whole(results / "rotation.json", one_per_line(rows))
 
 
+def whiten(study: pathlib.Path, results: pathlib.Path) -> None:
+    """The best encoders, the arms and MiniLM, as they are and whitened by training captions."""
+    layers = best_layers(read_results(study, "main")) | {"best": "embedding"}
+    train = training_items(study, "en", slice(0, 1))
+    compared = [Trial("main", arm, LARGE[0], seed) for arm in ROTATED for seed in SEEDS]
+    spaces: dict[tuple[str, int | None], dict[str, np.ndarray]] = {}
+    for trial in (*compared, *best()):
+        workdir = study / trial.stage / trial.name
+        encoder = load_run_encoder(workdir / f"{trial.arm}-seed{trial.seed}")
+        encoder = dataclasses.replace(encoder, layers=(layers[trial.arm],))
+        spaces[trial.arm, trial.seed] = {
+            name: features(encoder, items, workdir / "features" / f"whiten_{name}")[:, 0]
+            for name, items in {"train": train, **photo_items(study)}.items()
+        }
+    spaces["minilm", None] = {
+        name: np.array(read_features(study / "targets" / f"minilm_{name}").features[:, -1])
+        for name in ("train", "photos_1", "photos_5")
+    }
+    rows = []
+    for (arm, seed), sides in spaces.items():
+        # Onto itself: what is left of the map is the whitening.
+        whitening = procrustes(sides["train"], sides["train"], whiten=True)
+        for target, captions in itertools.product(VISION, ("photos_1", "photos_5")):
+            y = np.array(read_features(study / "targets" / target).features[:, -1])
+            row = dict(arm=arm, seed=seed, layer=layers.get(arm), target=target, captions=captions)
+            for name, x in (
+                ("as it is", sides[captions]),
+                ("whitened", whitening.apply(sides[captions])),
+            ):
+                row[name] = round(float(alignment(x, y, k=K)[0, 0]), 5)
+            rows.append(row)
+    write_whole(results / "whitened.json", one_per_line(rows))
+
+
 def main() -> None:
     """Runs a command."""
     parser = argparse.ArgumentParser(
@@ -575,7 +640,7 @@ def main() -> None:
         preparing.add_argument(f"--{name}", type=pathlib.Path, required=True)
     running = commands.add_parser("run")
     running.add_argument("--stage", choices=STAGES, required=True)
-    for name in ("collect", "predict", "rotate"):
+    for name in ("collect", "predict", "rotate", "whiten"):
         command = commands.add_parser(name)
         command.add_argument("--results", type=pathlib.Path, required=True)
     for name, command in commands.choices.items():
@@ -591,8 +656,10 @@ def main() -> None:
         collect(arguments.out, arguments.results)
     elif arguments.command == "predict":
         predict(arguments.results)
-    else:
+    elif arguments.command == "rotate":
         rotate(arguments.out, arguments.results)
+    else:
+        whiten(arguments.out, arguments.results)
 
 
 if __name__ == "__main__":
