@@ -145,7 +145,7 @@ def get_config(form: str = "") -> ConfigDict:
 
     if form == "best":
         # Wide and shallow, and trained for long: see docs/results/multi30k.md.
-        config.text.num_samples = 2**18
+        config.text.num_samples = 2**19
         config.text.encoder.update(width=256, depth=1, mlp_dim=1024)
         objective = {**lejepa, "num_slices": 1024, "projector_hidden": (512,)}
         best = arm("two captions", objective, learning_rate=1e-3, name="two_texts", sources=english)

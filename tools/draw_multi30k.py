@@ -2,8 +2,9 @@
 
     python tools/draw_multi30k.py docs/results/multi30k
 
-Prints Markdown tables, and writes `layers.png` and `ablations.png` beside the raw results. Scores
-against samples are drawn by `platojax scaling RESULTS/points.json --plot FIGURE`.
+Prints Markdown tables, and writes `layers.png`, `ablations.png` and `watched.png` beside the raw
+results. Scores of finished runs against samples are drawn by
+`platojax scaling RESULTS/points.json --plot FIGURE`.
 """
 
 import argparse
@@ -105,6 +106,25 @@ def draw_layers(path: pathlib.Path, runs: Sequence[Run], samples: int) -> None:
         ax.set_ylim(bottom=0)
         ax.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(f"mutual 10-NN, {samples:,} samples")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def draw_watched(path: pathlib.Path, rows: Sequence[Run]) -> None:
+    """A panel a target, an arm a colour: the scores of one run while it trains."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for ax, target in zip(panels, TARGETS, strict=False):
+        for color, ((arm,), own) in zip(COLORS, by(rows, "arm").items(), strict=True):
+            scores = [row[f"{target}/score"] for row in own]
+            ax.plot([row["samples"] for row in own], scores, color=color, marker=".", label=arm)
+        ax.axhline(rows[0][f"{target}/chance"], color=GREY, linestyle=":", linewidth=1)
+        ax.set_title(f"against {target}")
+        ax.set_xlabel("samples")
+        ax.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("mutual 10-NN of the embedding")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=130)
@@ -215,6 +235,8 @@ def main() -> None:
         print_table("Captions per scene", ("captions", *TARGETS), [*rows, ("5", *_embedding(five))])
     print_rotation(results)
     print_whitened(results)
+    if watched := read(results, "watched"):
+        draw_watched(results / "watched.png", watched)
 
 
 if __name__ == "__main__":

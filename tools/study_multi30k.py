@@ -7,6 +7,7 @@ r"""The runs of docs/results/multi30k.md: how alignment grows with samples, for 
     python tools/study_multi30k.py predict --results docs/results/multi30k
     python tools/study_multi30k.py rotate --out STUDY --results docs/results/multi30k
     python tools/study_multi30k.py whiten --out STUDY --results docs/results/multi30k
+    python tools/study_multi30k.py watch --out STUDY --results docs/results/multi30k
 
 `prepare` makes scenes, a tokenizer and targets: features of photographs by vision models (PHOTOS
 has `features.npz`, `captions.json`, and in `exclude.txt` the images that Multi30k must leave
@@ -15,7 +16,8 @@ scores the runs of a stage, each in a workdir of its own. It may be killed at an
 started again; started twice, it shares the runs out. `collect` gathers what there is:
 `RESULTS/STAGE.json`, and `RESULTS/points.json` for `platojax scaling`. `predict` says, before the
 stages `large`, `largest` and `wide`, what they will give. `rotate` fits rotations between English
-and German; `whiten` scores the best encoders, and MiniLM, with whitened spaces.
+and German; `whiten` scores the best encoders, and MiniLM, with whitened spaces; `watch` trains all
+arms of the config in one workdir and keeps their scores while they train.
 
 A run is one arm of configs/multi30k.py with one seed, trained to its end. All layers of its encoder
 are scored by mutual 10-NN: on the photographs by one caption and by the mean of five, and on the
@@ -72,6 +74,7 @@ FIRST = tuple(2**i for i in range(8, 11))  # where good views pass next-token pr
 SMALL = tuple(2**i for i in range(11, 16))
 LARGE = (2**16, 2**17)
 PHOTOS, VALIDATION = 500, 980
+WATCHED_EVERY = 2**12  # samples
 COMPARED = 2**15  # samples, where arms are compared in other ways than by alignment
 ROTATED = ("good", "bad_prefix", "next_token")
 ROTATION_ITEMS = 5_000
@@ -147,21 +150,28 @@ class Trial:
 
     def config(self, study: pathlib.Path) -> ConfigDict:
         """What `platojax.experiment` runs."""
-        config = load_config(f"{CONFIG}:best" if self.arm == "best" else CONFIG, ())
+        config = study_config(study, "best" if self.arm == "best" else "", monitor=self.samples)
         config.seed = self.seed
         config.data.folder = str(study / "data" / self.data)
-        config.data.tokenizer = str(study / "data" / "multi30k.model")
-        config.data.vocabulary.vocab_size = VOCABULARY
         arm = ConfigDict({**config.text, **config.arms[self.arm]})
         arm.num_samples = self.samples
         arm.checkpoint.update(every=1_000, keep=1)
-        arm.packing = PACKING
         arm.update_from_flattened_dict(self.overrides)
         config.arms = {self.arm: arm}
-        config.monitor.every = self.samples
-        config.monitor.data = str(study / "data" / "photos_1.jsonl")
-        config.monitor.targets = tuple(str(study / "targets" / name) for name in VISION)
         return config
+
+
+def study_config(study: pathlib.Path, form: str, *, monitor: int) -> ConfigDict:
+    """The config on the study's data, scored on the photographs after each `monitor` samples."""
+    config = load_config(f"{CONFIG}:{form}" if form else CONFIG, ())
+    config.data.folder = str(study / "data" / "multi30k")
+    config.data.tokenizer = str(study / "data" / "multi30k.model")
+    config.data.vocabulary.vocab_size = VOCABULARY
+    config.text.packing = PACKING
+    config.monitor.every = monitor
+    config.monitor.data = str(study / "data" / "photos_1.jsonl")
+    config.monitor.targets = tuple(str(study / "targets" / name) for name in VISION)
+    return config
 
 
 def tuning() -> Iterator[Trial]:
@@ -629,6 +639,20 @@ def whiten(study: pathlib.Path, results: pathlib.Path) -> None:
     write_whole(results / "whitened.json", one_per_line(rows))
 
 
+def watch(study: pathlib.Path, results: pathlib.Path) -> None:
+    """All arms of the config in one run, scored while they train."""
+    study = study.resolve()
+    config = study_config(study, "", monitor=WATCHED_EVERY)
+    config.text.num_samples = COMPARED
+    experiment.run(config, study / "watched")
+    rows = [
+        {"arm": arm} | {name: round(value, 5) for name, value in json.loads(line).items()}
+        for arm in config.arms
+        for line in (study / "watched" / f"{arm}-seed0" / "validation.jsonl").open(encoding="utf-8")
+    ]
+    write_whole(results / "watched.json", one_per_line(rows))
+
+
 def main() -> None:
     """Runs a command."""
     parser = argparse.ArgumentParser(
@@ -640,7 +664,7 @@ def main() -> None:
         preparing.add_argument(f"--{name}", type=pathlib.Path, required=True)
     running = commands.add_parser("run")
     running.add_argument("--stage", choices=STAGES, required=True)
-    for name in ("collect", "predict", "rotate", "whiten"):
+    for name in ("collect", "predict", "rotate", "whiten", "watch"):
         command = commands.add_parser(name)
         command.add_argument("--results", type=pathlib.Path, required=True)
     for name, command in commands.choices.items():
@@ -658,8 +682,10 @@ def main() -> None:
         predict(arguments.results)
     elif arguments.command == "rotate":
         rotate(arguments.out, arguments.results)
-    else:
+    elif arguments.command == "whiten":
         whiten(arguments.out, arguments.results)
+    else:
+        watch(arguments.out, arguments.results)
 
 
 if __name__ == "__main__":
