@@ -108,17 +108,20 @@ def bench_rows(folder: pathlib.Path, rows: int, workers: int) -> None:
     paths = sorted(map(str, files.iterdir()))
     plan = bulk.Plan.make(bulk.RECAP, paths, tokenizer=str(EMOJI_TOKENIZER))
     out = folder / "prepared"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = os.times()
     start = time.perf_counter()
     info = bulk.prepare(plan, out, workers=workers)
     elapsed = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    used = sum(os.times()[:4]) - sum(before[:4])  # of this process and of those that it started
+    largest = max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     size = sum(shard.bytes for shard in info.splits["train"].shards)
     print(
         f"prepared in {elapsed:,.0f} s by {workers} processes, {used / rows * 1e6:.0f} "
         f"core-seconds for a million rows, {size / rows:.0f} bytes a row; the largest process had "
-        f"{after.ru_maxrss / 1024:,.0f} MiB, this one {resident():,.0f} MiB.",
+        f"{largest / 1024:,.0f} MiB, this one {resident():,.0f} MiB.",
         flush=True,
     )
     # Each in a process of its own, so that one's memory is not the other's.
