@@ -345,7 +345,10 @@ class PreparedScenes(Sequence[Scene]):
         try:
             # One reader must not be asked from two threads, nor closed while it reads.
             with self._lock:
-                return self._reader(shard).read(rows)
+                reader = self._reader(shard)
+                # Not `read(rows)`: it goes through all records of the shard at each call, which
+                # takes 1.5 ms where there are 500,000.
+                return [reader.read(row, row + 1)[0] for row in rows]
         except (RuntimeError, ValueError, IndexError) as error:
             raise self._damage(shard, rows, error) from error
 
