@@ -98,7 +98,7 @@ OWN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "bad_prefix": {"objective.lam": (0.02, 0.1), "views.min_share": (0.1, 0.4)},
     "next_token": {"optimizer.weight_decay": (0.01, 0.3), "optimizer.b2": (0.9, 0.99)},
 }
-# Batches of another size than the config's 64, with other rates than its .002, which `ABLATIONS` have.
+# Batches of another size than the config's 64, at other rates than its .002 (see `ABLATIONS`).
 BATCHES: Mapping[int, tuple[float, ...]] = {32: (1e-3,), 256: (4e-3, 8e-3)}
 ABLATIONS: tuple[Mapping[str, Any], ...] = (
     {"batch_size": 32, "packing.group_size": 32, "packing.rows": 16},

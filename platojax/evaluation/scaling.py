@@ -100,8 +100,10 @@ def fit_scaling_law(samples: ArrayLike, scores: ArrayLike) -> ScalingLaw:
     enough = len(runs.sizes) > _LOGISTIC_SIZES
     forms: tuple[Form, ...] = ("power", "logistic") if enough else ("power",)
     held_out = range(min(_LOGISTIC_SIZES, len(runs.sizes) - 1), len(runs.sizes))
-    errors = {form: float(np.mean([_error(form, runs, at) for at in held_out])) for form in forms}
-    return _fit(min(forms, key=errors.__getitem__), runs, errors)
+    errors: dict[str, float] = {
+        form: float(np.mean([_error(form, runs, at) for at in held_out])) for form in forms
+    }
+    return _fit(min(forms, key=lambda form: errors[form]), runs, errors)
 
 
 @dataclasses.dataclass(frozen=True)
