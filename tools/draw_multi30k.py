@@ -212,6 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=pathlib.Path)
     results = parser.parse_args().results
+    if not (results / "points.json").exists():
+        parser.error(f"{results} has no points.json; make it with study_multi30k.py collect")
     runs = read(results, "main")
     if tuning := read(results, "tuning"):
         print_tuning(tuning)
