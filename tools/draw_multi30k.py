@@ -115,8 +115,8 @@ def draw_watched(path: pathlib.Path, rows: Sequence[Run]) -> None:
     """A panel a target, an arm a colour: the scores of one run while it trains."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for ax, target in zip(panels, TARGETS, strict=False):
-        for color, ((arm,), own) in zip(COLORS, by(rows, "arm").items(), strict=True):
+    for ax, target in zip(panels, TARGETS[:2], strict=True):  # MiniLM is not watched
+        for color, ((arm,), own) in zip(COLORS, by(rows, "arm").items(), strict=False):
             scores = [row[f"{target}/score"] for row in own]
             ax.plot([row["samples"] for row in own], scores, color=color, marker=".", label=arm)
         ax.axhline(rows[0][f"{target}/chance"], color=GREY, linestyle=":", linewidth=1)
@@ -217,6 +217,7 @@ def main() -> None:
     runs = read(results, "main")
     if tuning := read(results, "tuning"):
         print_tuning(tuning)
+    # The largest size that all arms have: masks have no larger ones.
     if samples := max((run["samples"] for run in runs if run["arm"] == "bad_mask"), default=0):
         print_layers(runs, samples)
         draw_layers(results / "layers.png", runs, samples)

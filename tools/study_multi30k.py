@@ -606,8 +606,9 @@ def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
 
 
 def whiten(study: pathlib.Path, results: pathlib.Path) -> None:
-    """The best encoders, the arms and MiniLM, as they are and whitened by training captions."""
-    layers = best_layers(read_results(study, "main")) | {"best": "embedding"}
+    """The best encoders, three arms and MiniLM, as they are and whitened by training captions."""
+    layers = best_layers(read_results(study, "main"))
+    layers["best"] = "embedding"  # as `platojax extract` gives it
     train = training_items(study, "en", slice(0, 1))
     compared = [Trial("main", arm, LARGE[0], seed) for arm in ROTATED for seed in SEEDS]
     spaces: dict[tuple[str, int | None], dict[str, np.ndarray]] = {}
@@ -648,7 +649,9 @@ def watch(study: pathlib.Path, results: pathlib.Path) -> None:
     rows = [
         {"arm": arm} | {name: round(value, 5) for name, value in json.loads(line).items()}
         for arm in config.arms
-        for line in (study / "watched" / f"{arm}-seed0" / "validation.jsonl").open(encoding="utf-8")
+        for line in (study / "watched" / f"{arm}-seed0" / "validation.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
     ]
     write_whole(results / "watched.json", one_per_line(rows))
 

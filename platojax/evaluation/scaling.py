@@ -78,8 +78,9 @@ def fit_scaling_law(samples: ArrayLike, scores: ArrayLike) -> ScalingLaw:
     A power law with a limit (arXiv 2001.08361 with an irreducible part), and a logistic curve in
     the logarithm of the samples; whichever predicts better is then fitted to all. Predicted is each
     size after the fourth, from all that are smaller: one such prediction is often right by luck.
-    With five sizes there is one, with four none of the logistic curve, and with fewer nothing to
-    tell them apart by: three determine a power law, two a straight line in the logarithm.
+    With five sizes there is one such size; with four a power law is all that is tried, and told how
+    far off the fourth is; with fewer there is nothing to tell forms apart by: three determine a
+    power law, two a straight line in the logarithm.
 
     Args:
       samples: `[n]` positive, training samples of each run.
