@@ -62,7 +62,7 @@ def test_the_tables_and_figures_come_from_the_raw_results(tmp_path, capsys, monk
     load_tool("draw_multi30k").main()
     printed = capsys.readouterr().out
     assert "**Tuning**" in printed
-    for name in ("layers.png", "ablations.png"):
+    for name in ("layers.png", "ablations.png", "watched.png"):
         assert (tmp_path / name).stat().st_size > 10_000
 
 

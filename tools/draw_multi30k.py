@@ -53,8 +53,13 @@ def score(run: Run, target: str, layer: str) -> float:
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation over seeds."""
-    mean = f"{statistics.mean(values):.4f}".lstrip("0")
-    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
+    mean = short(statistics.mean(values))
+    return f"{mean} ± {short(statistics.stdev(values))}" if len(values) > 1 else mean
+
+
+def short(value: float, sign: str = "") -> str:
+    """Four digits, without the 0 before them."""
+    return f"{value:{sign}.4f}".replace("0.", ".", 1)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -68,7 +73,7 @@ def print_tuning(runs: Sequence[Run]) -> None:
     """Each trial, by the embedding."""
     rows = []
     for run in runs:
-        scores = [f"{score(run, target, 'embedding'):.4f}" for target in TARGETS]
+        scores = [short(score(run, target, "embedding")) for target in TARGETS]
         rows.append((run["arm"], setting(run), *scores))
     rows.sort(key=lambda row: (row[0], -float(row[-1])))
     print_table("Tuning", ("arm", "setting", *TARGETS), rows)
@@ -104,11 +109,8 @@ def draw_layers(path: pathlib.Path, runs: Sequence[Run], samples: int) -> None:
         ax.set_title(f"against {target}")
         ax.tick_params(axis="x", rotation=30)
         ax.set_ylim(bottom=0)
-        ax.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel(f"mutual 10-NN, {samples:,} samples")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=130)
+    _save(figure, path)
 
 
 def draw_watched(path: pathlib.Path, rows: Sequence[Run]) -> None:
@@ -122,19 +124,31 @@ def draw_watched(path: pathlib.Path, rows: Sequence[Run]) -> None:
         ax.axhline(rows[0][f"{target}/chance"], color=GREY, linestyle=":", linewidth=1)
         ax.set_title(f"against {target}")
         ax.set_xlabel("samples")
-        ax.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("mutual 10-NN of the embedding")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: pathlib.Path) -> None:
+    """With what all figures have; a legend where the lines of a panel have names."""
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=130)
 
 
-def print_ablations(runs: Sequence[Run], reference: Sequence[Run]) -> None:
+def by_setting(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs that have the same changed."""
+    groups = by([dict(run, setting=setting(run)) for run in runs], "setting")
+    return {name: own for (name,), own in groups.items()}
+
+
+def print_ablations(groups: Mapping[str, Sequence[Run]], reference: Sequence[Run]) -> None:
     """The embedding of the good arm, one setting changed."""
     rows = [("as the main runs", *_embedding(reference))]
-    for _, own in by([dict(run, setting=setting(run)) for run in runs], "setting").items():
-        rows.append((setting(own[0]), *_embedding(own)))
+    rows += [(name, *_embedding(own)) for name, own in groups.items()]
     print_table("Ablations", ("changed", *TARGETS), rows)
 
 
@@ -142,23 +156,23 @@ def _embedding(runs: Sequence[Run]) -> list[str]:
     return [spread([score(run, target, "embedding") for run in runs]) for target in TARGETS]
 
 
-def draw_ablations(path: pathlib.Path, runs: Sequence[Run], reference: Sequence[Run]) -> None:
+def draw_ablations(
+    path: pathlib.Path, groups: Mapping[str, Sequence[Run]], reference: Sequence[Run]
+) -> None:
     """A panel a target, a setting a row, a seed a point; the line is the main runs' mean."""
-    groups = by([dict(run, setting=setting(run)) for run in runs], "setting")
     figure = Figure(figsize=(12, 1.5 + 0.3 * len(groups)), layout="constrained")
     panels = figure.subplots(1, len(TARGETS), sharey=True)
     for ax, target in zip(panels, TARGETS, strict=True):
         mean = statistics.mean(score(run, target, "embedding") for run in reference)
         ax.axvline(mean, color=GREY, linestyle="--", linewidth=1)
-        for (name,), own in groups.items():
+        for name, own in groups.items():
             values = [score(run, target, "embedding") for run in own]
             ax.plot(values, [name] * len(values), ".", color=COLORS[0], alpha=0.5)
             ax.plot(statistics.mean(values), name, "D", color=COLORS[0])
         ax.set_title(f"against {target}")
         ax.set_xlabel("mutual 10-NN")
-        ax.spines[["top", "right"]].set_visible(False)
     panels[0].invert_yaxis()
-    figure.savefig(path, dpi=130)
+    _save(figure, path)
 
 
 def print_predictions(results: pathlib.Path, runs: Sequence[Run]) -> None:
@@ -176,11 +190,13 @@ def print_predictions(results: pathlib.Path, runs: Sequence[Run]) -> None:
         size = one[one["axis"]]
         found = measured.get((one["arm"], one["target"], size), [])
         if len(found) > 1 and one["target"] in TARGETS:
-            name = f"{size:,.0f} {one['axis']}" if one["axis"] == "samples" else "width 256"
             law, predicted = one["law"], one["predicted"]
-            error = f"{statistics.mean(found) - predicted:+.4f}"
-            start = (one["arm"], name, f"{law['fitted'][1]:,.0f}", one["target"], law["form"])
-            rows.append((*start, f"{predicted:.4f}", spread(found), error))
+            sizes = "width 256", "width 128"  # known by their FLOPs
+            if one["axis"] == "samples":
+                sizes = f"{size:,.0f} samples", f"{law['fitted'][1]:,.0f}"
+            error = short(statistics.mean(found) - predicted, "+")
+            start = (one["arm"], *sizes, one["target"], law["form"])
+            rows.append((*start, short(predicted), spread(found), error))
     columns = ("arm", "size", "from up to", "against", "law", "predicted", "measured", "difference")
     print_table("Predictions", columns, rows)
 
@@ -208,7 +224,7 @@ def print_whitened(results: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Tables of everything that is there."""
+    """Tables and figures of everything that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=pathlib.Path)
     results = parser.parse_args().results
@@ -224,7 +240,7 @@ def main() -> None:
     if ablations := read(results, "ablations"):
         size = ablations[0]["samples"]
         reference = [run for run in runs if (run["arm"], run["samples"]) == ("good", size)]
-        changed = [*ablations, *read(results, "batches")]
+        changed = by_setting([*ablations, *read(results, "batches")])
         print_ablations(changed, reference)
         draw_ablations(results / "ablations.png", changed, reference)
     print_predictions(results, ablations)

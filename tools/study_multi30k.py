@@ -148,11 +148,20 @@ class Trial:
         parts = [self.arm, self.data, str(self.samples), *settings, f"seed{self.seed}"]
         return "_".join(parts).replace("(", "").replace(")", "").replace(",", "").replace("'", "")
 
+    def workdir(self, study: pathlib.Path) -> pathlib.Path:
+        """Of the experiment, in which its run has a folder."""
+        return study / self.stage / self.name
+
+    def encoder(self, study: pathlib.Path, layer: str) -> FrozenEncoder:
+        """What it trained, giving this layer."""
+        encoder = load_run_encoder(self.workdir(study) / f"{self.arm}-seed{self.seed}")
+        return dataclasses.replace(encoder, layers=(layer,))
+
     def config(self, study: pathlib.Path) -> ConfigDict:
         """What `platojax.experiment` runs."""
-        config = study_config(study, "best" if self.arm == "best" else "", monitor=self.samples)
+        form = "best" if self.arm == "best" else ""
+        config = study_config(study, form, data=self.data, monitor=self.samples)
         config.seed = self.seed
-        config.data.folder = str(study / "data" / self.data)
         arm = ConfigDict({**config.text, **config.arms[self.arm]})
         arm.num_samples = self.samples
         arm.checkpoint.update(every=1_000, keep=1)
@@ -161,10 +170,12 @@ class Trial:
         return config
 
 
-def study_config(study: pathlib.Path, form: str, *, monitor: int) -> ConfigDict:
+def study_config(
+    study: pathlib.Path, form: str, *, data: str = "multi30k", monitor: int
+) -> ConfigDict:
     """The config on the study's data, scored on the photographs after each `monitor` samples."""
     config = load_config(f"{CONFIG}:{form}" if form else CONFIG, ())
-    config.data.folder = str(study / "data" / "multi30k")
+    config.data.folder = str(study / "data" / data)
     config.data.tokenizer = str(study / "data" / "multi30k.model")
     config.data.vocabulary.vocab_size = VOCABULARY
     config.text.packing = PACKING
@@ -315,10 +326,7 @@ def prepare_data(
                 write_features(targets / name, arrays[name][:, None], meta)
     encoder = load_huggingface(minilm)
     extract(encoder, validation_items(study, "en", slice(1, None)), targets / "minilm")
-    for name, items in {
-        **photo_items(study),
-        "train": training_items(study, "en", slice(0, 1)),
-    }.items():
+    for name, items in whitening_items(study).items():
         extract(encoder, items, targets / f"minilm_{name}")
 
 
@@ -341,6 +349,11 @@ def training_items(study: pathlib.Path, language: str, which: slice) -> Items:
     return _some_captions(dataclasses.replace(items, **first), which)
 
 
+def whitening_items(study: pathlib.Path) -> dict[str, Items]:
+    """What spaces are whitened by, and what they are then scored on."""
+    return {"train": training_items(study, "en", slice(0, 1)), **photo_items(study)}
+
+
 def _some_captions(items: Items, which: slice) -> Items:
     assert items.texts is not None
     return dataclasses.replace(
@@ -359,7 +372,7 @@ def run_stage(stage: str, study: pathlib.Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(study / "compiled"))
     trials = list(STAGES[stage]())
     for number, trial in enumerate(trials, 1):
-        workdir = study / trial.stage / trial.name
+        workdir = trial.workdir(study)
         workdir.mkdir(parents=True, exist_ok=True)
         with (workdir / ".trial").open("w") as lock:
             try:
@@ -374,7 +387,7 @@ def run_stage(stage: str, study: pathlib.Path) -> None:
             cost = {
                 name: getattr(point, name) for name in ("label", "objective", "tokens", "flops")
             }
-            scores = score(trial, workdir, study)
+            scores = score(trial, study)
             result = dataclasses.asdict(trial) | cost | {"scores": scores}
             result["cpu_seconds"] = round(time.process_time() - start, 1)
             write_whole(workdir / "result.json", to_json(result, indent=None))
@@ -384,9 +397,10 @@ def run_stage(stage: str, study: pathlib.Path) -> None:
 
 
 def score(
-    trial: Trial, workdir: pathlib.Path, study: pathlib.Path, untrained: int | None = None
+    trial: Trial, study: pathlib.Path, untrained: int | None = None
 ) -> dict[str, dict[str, float]]:
     """The score of each layer against each target, which also says on what."""
+    workdir = trial.workdir(study)
     encoder = load_run_encoder(workdir / f"{trial.arm}-seed{trial.seed}", untrained=untrained)
     encoder = dataclasses.replace(encoder, layers=encoder.all_layers)
     folder = workdir / ("features" if untrained is None else f"untrained_{untrained}")
@@ -394,7 +408,7 @@ def score(
     for name, items, targets in evaluations(trial, study):
         x = features(encoder, items, folder / name)
         for target in targets:
-            y = read_features(study / "targets" / target).features[:, -1]
+            y = target_features(study, target)
             label = f"{target}, five captions" if name == "photos_5" else target
             scores[label] = layer_scores(encoder.layers, x, y)
     return scores
@@ -423,11 +437,19 @@ def features(encoder: FrozenEncoder, items: Items, folder: pathlib.Path) -> np.n
     return np.array(read_features(folder).features)
 
 
+def target_features(study: pathlib.Path, target: str) -> np.ndarray:
+    """`[N, D]`."""
+    return np.array(read_features(study / "targets" / target).features[:, -1])
+
+
 # ---- Results -------------------------------------------------------------------------------
 
 
 def collect(study: pathlib.Path, results: pathlib.Path) -> None:
-    """Writes what there is: `STAGE.json`, and for `platojax scaling` `points.json`."""
+    """Writes what there is: `STAGE.json`, and for `platojax scaling` `points.json`.
+
+    Beside them `intervals.json` and, of encoders without training, `untrained.json`.
+    """
     results.mkdir(parents=True, exist_ok=True)
     stages = sorted({trial.stage for make in STAGES.values() for trial in make()})
     found = {stage: read_results(study, stage) for stage in stages}
@@ -439,9 +461,9 @@ def collect(study: pathlib.Path, results: pathlib.Path) -> None:
     write_whole(results / "intervals.json", one_per_line(intervals(study, runs)))
     untrained = []
     for trial in small():
-        workdir = study / "main" / trial.name
-        if trial.arm in ("good", "next_token") and trial.samples == SMALL[0] and workdir.exists():
-            scores = score(trial, workdir, study, untrained=trial.seed)
+        chosen = trial.arm in ("good", "next_token") and trial.samples == SMALL[0]
+        if chosen and trial.workdir(study).exists():
+            scores = score(trial, study, untrained=trial.seed)
             untrained.append({"arm": trial.arm, "seed": trial.seed, "scores": scores})
     write_whole(results / "untrained.json", one_per_line(untrained))
 
@@ -470,11 +492,11 @@ def intervals(study: pathlib.Path, runs: Sequence[Mapping[str, Any]]) -> list[di
     for seed, target in itertools.product(SEEDS, VISION):
         if not all((arm, seed) in done for arm in ARMS):
             continue
-        y = np.array(read_features(study / "targets" / target).features[:, -1])
+        y = target_features(study, target)
         sides = {}
         for arm in ARMS:
-            folder = study / "main" / Trial("main", arm, COMPARED, seed).name / "features/photos_1"
-            x = read_features(folder)
+            workdir = Trial("main", arm, COMPARED, seed).workdir(study)
+            x = read_features(workdir / "features" / "photos_1")
             assert x.meta is not None
             sides[arm] = np.array(x.features[:, x.meta.layers.index(layers[arm])])
         for arm, x in sides.items():
@@ -586,15 +608,13 @@ def rotate(study: pathlib.Path, results: pathlib.Path) -> None:
             german_arm = Trial("german", arm, COMPARED, seed, {"views.sources": ("de",)})
         sides = {}
         for language, trial in (("en", english), ("de", german_arm)):
-            workdir = study / trial.stage / trial.name
-            encoder = load_run_encoder(workdir / f"{trial.arm}-seed{seed}")
-            encoder = dataclasses.replace(encoder, layers=(layers[arm],))
+            encoder = trial.encoder(study, layers[arm])
             for split, items in (
                 ("train", train[language]),
                 ("one", validation_items(study, language, slice(0, 1))),
                 ("five", validation_items(study, language, slice(None))),
             ):
-                folder = workdir / "features" / f"rotation_{split}_{language}"
+                folder = trial.workdir(study) / "features" / f"rotation_{split}_{language}"
                 sides[language, split] = features(encoder, items, folder)[:, 0]
         fitted = procrustes(sides["en", "train"], sides["de", "train"])
         for captions in ("one", "five"):
@@ -609,33 +629,27 @@ def whiten(study: pathlib.Path, results: pathlib.Path) -> None:
     """The best encoders, three arms and MiniLM, as they are and whitened by training captions."""
     layers = best_layers(read_results(study, "main"))
     layers["best"] = "embedding"  # as `platojax extract` gives it
-    train = training_items(study, "en", slice(0, 1))
+    items = whitening_items(study)
     compared = [Trial("main", arm, LARGE[0], seed) for arm in ROTATED for seed in SEEDS]
     spaces: dict[tuple[str, int | None], dict[str, np.ndarray]] = {}
     for trial in (*compared, *best()):
-        workdir = study / trial.stage / trial.name
-        encoder = load_run_encoder(workdir / f"{trial.arm}-seed{trial.seed}")
-        encoder = dataclasses.replace(encoder, layers=(layers[trial.arm],))
+        encoder = trial.encoder(study, layers[trial.arm])
+        folder = trial.workdir(study) / "features"
         spaces[trial.arm, trial.seed] = {
-            name: features(encoder, items, workdir / "features" / f"whiten_{name}")[:, 0]
-            for name, items in {"train": train, **photo_items(study)}.items()
+            name: features(encoder, one, folder / f"whiten_{name}")[:, 0]
+            for name, one in items.items()
         }
-    spaces["minilm", None] = {
-        name: np.array(read_features(study / "targets" / f"minilm_{name}").features[:, -1])
-        for name in ("train", "photos_1", "photos_5")
-    }
+    spaces["minilm", None] = {name: target_features(study, f"minilm_{name}") for name in items}
     rows = []
     for (arm, seed), sides in spaces.items():
+        train = sides.pop("train")
         # Onto itself: what is left of the map is the whitening.
-        whitening = procrustes(sides["train"], sides["train"], whiten=True)
-        for target, captions in itertools.product(VISION, ("photos_1", "photos_5")):
-            y = np.array(read_features(study / "targets" / target).features[:, -1])
+        whitening = procrustes(train, train, whiten=True)
+        for target, (captions, x) in itertools.product(VISION, sides.items()):
+            y = target_features(study, target)
             row = dict(arm=arm, seed=seed, layer=layers.get(arm), target=target, captions=captions)
-            for name, x in (
-                ("as it is", sides[captions]),
-                ("whitened", whitening.apply(sides[captions])),
-            ):
-                row[name] = round(float(alignment(x, y, k=K)[0, 0]), 5)
+            for name, space in (("as it is", x), ("whitened", whitening.apply(x))):
+                row[name] = round(float(alignment(space, y, k=K)[0, 0]), 5)
             rows.append(row)
     write_whole(results / "whitened.json", one_per_line(rows))
 
@@ -667,7 +681,8 @@ def main() -> None:
         preparing.add_argument(f"--{name}", type=pathlib.Path, required=True)
     running = commands.add_parser("run")
     running.add_argument("--stage", choices=STAGES, required=True)
-    for name in ("collect", "predict", "rotate", "whiten", "watch"):
+    gathering = dict(collect=collect, rotate=rotate, whiten=whiten, watch=watch)
+    for name in (*gathering, "predict"):
         command = commands.add_parser(name)
         command.add_argument("--results", type=pathlib.Path, required=True)
     for name, command in commands.choices.items():
@@ -679,16 +694,10 @@ def main() -> None:
         prepare_data(arguments.captions, arguments.photos, arguments.minilm, arguments.out)
     elif arguments.command == "run":
         run_stage(arguments.stage, arguments.out)
-    elif arguments.command == "collect":
-        collect(arguments.out, arguments.results)
     elif arguments.command == "predict":
         predict(arguments.results)
-    elif arguments.command == "rotate":
-        rotate(arguments.out, arguments.results)
-    elif arguments.command == "whiten":
-        whiten(arguments.out, arguments.results)
     else:
-        watch(arguments.out, arguments.results)
+        gathering[arguments.command](arguments.out, arguments.results)
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ class PreparedScenes(Sequence[Scene]):
     def read(self, indices: Sequence[int]) -> Sequence[Scene]:
         """The scenes of these numbers, none negative; a fraction of the cost of one by one.
 
-        Their records are read at once, and each is parsed when it is asked for: of a block of
+        Their records are read first, and each is parsed when it is asked for: of a block of
         scenes in memory, Python's search for garbage would take a tenth of the time.
 
         Raises:
