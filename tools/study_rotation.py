@@ -1,22 +1,23 @@
 r"""The study of docs/results/rotation.md: rotations with and without pairs between real encoders.
 
-    python tools/study_rotation.py train --captions MULTI30K --out STUDY
-    python tools/study_rotation.py fit --captions MULTI30K --emoji runs/emoji --minilm FOLDER \
-        --out STUDY
+    python -m platojax.main --config configs/emoji.py
+    python -m platojax.main --config configs/multi30k.py
+    python tools/study_rotation.py fit --captions MULTI30K --minilm FOLDER --out STUDY
     python tools/study_rotation.py recovery --features MINILM.npz --out STUDY
     python tools/study_rotation.py draw --out STUDY
 
-`train` trains an encoder of English and one of German captions, each on its own good views (two
-captions of one image), from the files of Multi30k's task 2 (train.1.en.gz and so on). `fit`
-extracts features, fits every map on training scenes and tries it on the validation scenes, which
-neither the encoders nor the maps have seen; it writes STUDY/study.json. `recovery` rotates real
+`fit` takes from runs/ the encoders of words and of drawings, and those of English and of German
+captions, each of which was trained on its own good views (two captions of one image). It extracts
+features of the captions in the files of Multi30k's task 2 (train.1.en.gz and so on), fits every map
+on training scenes and tries it on the validation scenes, which neither the encoders nor the maps
+have seen; it writes STUDY/study.json. `recovery` rotates real
 sentence embeddings at random, adds noise, and asks for the rotation back without pairs; it writes
 STUDY/recovery.json. `draw` makes the figures of both.
 """
 
 import argparse
-import dataclasses
 import gzip
+import itertools
 import json
 import pathlib
 import time
@@ -25,23 +26,22 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
-from ml_collections import ConfigDict
 
 from platojax.data.items import Items, emoji_items
-from platojax.data.scenes import Scene, Text, load_emoji
-from platojax.data.tokenizer import Tokenizer, train_tokenizer
-from platojax.encoders.frozen import FrozenEncoder
+from platojax.data.scenes import load_emoji
 from platojax.encoders.huggingface import load_huggingface
 from platojax.evaluation.extraction import extract
 from platojax.evaluation.features import read_features
 from platojax.evaluation.rotation import LinearMap, procrustes, ridge
 from platojax.evaluation.transfer import against_pairs, transfer
 from platojax.evaluation.unpaired import UnpairedRotation, mini_vec2vec, unpaired_rotation
-from platojax.run_encoder import load_run_encoder, make_run_encoder, restore_params
-from platojax.train import Hooks, train
+from platojax.run_encoder import load_run_encoder
 
-LANGUAGES = ("en", "de")
+RUNS = pathlib.Path("runs")
+LANGUAGES = {"en": "good", "de": "german_good"}  # and their arms
+SPLITS = ("train", "val")
 CAPTIONS = 5
+CHOICES = {"all": slice(None), "first": slice(1), "second": slice(1, 2)}  # of the captions
 ROWS = 5000  # of each side, at most, that maps are fitted on
 SEEDS = 5
 NOISES = (0.0, 0.01, 0.03, 0.05)
@@ -61,86 +61,16 @@ def read_captions(folder: pathlib.Path, split: str, language: str) -> list[tuple
     return list(zip(*columns, strict=True))
 
 
-def make_config(seed: int) -> ConfigDict:
-    """Of one text encoder: good views, two captions of one image."""
-    return ConfigDict(
-        dict(
-            modality="text",
-            dtype="float32",
-            seed=seed,
-            batch_size=64,
-            num_samples=64 * 800,
-            encoder=dict(width=128, depth=2, num_heads=4, mlp_dim=512, max_length=32),
-            optimizer=dict(
-                learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95
-            ),
-            objective=dict(
-                name="lejepa", lam=0.05, num_slices=256, projector_hidden=(256,), projector_dim=64
-            ),
-            views=dict(
-                name="two_texts",
-                sources=tuple(f"caption_{i}" for i in range(CAPTIONS)),
-                distinct=False,
-            ),
-            accumulation_steps=1,
-            mesh=dict(data=-1, fsdp=1, model=1),
-            num_workers=0,
-            log_every=50,
-            checkpoint=dict(every=400, keep=1),
-            trackers=(),
-            profile=dict(steps=()),
-            nonfinite_limit=20,
-            collapse=dict(min_spread=0.02, min_effective_rank=1.5, patience=5, stop=False),
-        )
-    )
-
-
-def train_encoder(seed: int, language: str, captions: pathlib.Path, folder: pathlib.Path) -> None:
-    """Trains an encoder and keeps the features of training and validation scenes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    splits = {split: read_captions(captions, split, language) for split in ("train", "val")}
-    model = folder / "tokenizer.model"
-    if not model.exists():
-        train_tokenizer((c for several in splits["train"] for c in several), model, vocab_size=4000)
-    tokenizer = Tokenizer(model)
-    config = make_config(seed)
-    start = time.perf_counter()
-
-    scenes = [make_scene(number, language, one) for number, one in enumerate(splits["train"])]
-    train(
-        config,
-        scenes,
-        tokenizer,
-        folder,
-        Hooks(
-            on_progress=lambda report: print(language, report.step, report.loss, flush=True),
-            on_message=print,
-        ),
-    )
-    print(language, f"{time.perf_counter() - start:.0f} s", flush=True)
-    step, params = restore_params(config, tokenizer, folder / "checkpoints")
-    encoder = dataclasses.replace(
-        make_run_encoder(f"{language}, step {step}", config, tokenizer, params),
-        layers=("embedding",),
-    )
-    for split, several in splits.items():
-        extract_captions(encoder, split, several[: 2 * ROWS], folder / "features")
-
-
-def make_scene(number: int, language: str, captions: tuple[str, ...]) -> Scene:
-    """An image known by its captions."""
-    texts = (Text(f"caption_{i}", language, one, ()) for i, one in enumerate(captions))
-    return Scene(str(number), "", "", "", "", tuple(texts), ())
-
-
 def extract_captions(
-    encoder: FrozenEncoder, split: str, captions: list[tuple[str, ...]], folder: pathlib.Path
+    run: pathlib.Path, captions: pathlib.Path, language: str, out: pathlib.Path
 ) -> None:
     """Features of the means over captions, and of the first and second captions alone."""
-    ids = tuple(str(number) for number in range(len(captions)))
-    for name, chosen in (("all", slice(None)), ("first", slice(1)), ("second", slice(1, 2))):
-        texts = tuple(several[chosen] for several in captions)
-        extract(encoder, Items(f"multi30k/{split}, {name}", ids, texts), folder / f"{split}-{name}")
+    encoder = load_run_encoder(run)
+    for split, (name, chosen) in itertools.product(SPLITS, CHOICES.items()):
+        several = read_captions(captions, split, language)[: 2 * ROWS]
+        ids = tuple(str(number) for number in range(len(several)))
+        items = Items(f"multi30k/{split}, {name}", ids, tuple(one[chosen] for one in several))
+        extract(encoder, items, out / f"{language}-{split}-{name}")
 
 
 Case = tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -153,18 +83,17 @@ def rows(path: pathlib.Path, layer: str = "embedding") -> np.ndarray:
     return np.asarray(features.features[:, features.meta.layers.index(layer)])
 
 
-def cases(
-    captions: pathlib.Path, emoji: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path
-) -> Iterator[Case]:
+def cases(captions: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path) -> Iterator[Case]:
     """Name, both sides to fit on (row i: the same scene), and both to try the map on."""
-    english, german = (out / language / "features" for language in LANGUAGES)
+    for language, arm in LANGUAGES.items():
+        extract_captions(RUNS / "multi30k" / f"{arm}-seed0", captions, language, out)
     yield (
         "Multi30k, English and German encoders",
-        *(rows(folder / "train-all") for folder in (english, german)),
-        *(rows(folder / "val-all") for folder in (english, german)),
+        *(rows(out / f"{language}-train-all") for language in LANGUAGES),
+        *(rows(out / f"{language}-val-all") for language in LANGUAGES),
     )
     sentence = load_huggingface(minilm)
-    for split in ("train", "val"):
+    for split in SPLITS:
         texts = read_captions(captions, split, "en")[: 2 * ROWS]
         ids = tuple(str(number) for number in range(len(texts)))
         firsts = tuple(several[:1] for several in texts)
@@ -172,12 +101,12 @@ def cases(
     yield (
         "Multi30k, MiniLM and our encoder, other captions",
         rows(out / "minilm-train", "hidden_6"),
-        rows(english / "train-second"),
+        rows(out / "en-train-second"),
         rows(out / "minilm-val", "hidden_6"),
-        rows(english / "val-second"),
+        rows(out / "en-val-second"),
     )
-    words = load_run_encoder(emoji / "text_good-seed0")
-    drawings = load_run_encoder(emoji / "image_good-seed0")
+    words = load_run_encoder(RUNS / "emoji" / "text_good-seed0")
+    drawings = load_run_encoder(RUNS / "emoji" / "image_good-seed0")
     for name, encoder, source in (
         ("words-en", words, "cldr_en"),
         ("words-de", words, "cldr_de"),
@@ -197,9 +126,7 @@ def cases(
         )
 
 
-def fit_all(
-    captions: pathlib.Path, emoji: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path
-) -> None:
+def fit_all(captions: pathlib.Path, minilm: pathlib.Path, out: pathlib.Path) -> None:
     """Fits and tries all maps; goes on behind the cases that are there."""
     path = out / "study.json"
     results = json.loads(path.read_text()) if path.exists() else {}
@@ -208,7 +135,7 @@ def fit_all(
         "procrustes, whitened": lambda x, y: procrustes(x, y, whiten=True),
         "ridge": ridge,
     }
-    for name, x, y, test_x, test_y in cases(captions, emoji, minilm, out):
+    for name, x, y, test_x, test_y in cases(captions, minilm, out):
         if name in results:
             continue
         result: dict = {
@@ -382,25 +309,21 @@ def draw_verdicts(out: pathlib.Path) -> None:
 def main() -> None:
     """Reads the arguments and runs the stage."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("train", "fit", "recovery", "draw"))
+    parser.add_argument("stage", choices=("fit", "recovery", "draw"))
     parser.add_argument("--captions", type=pathlib.Path)
     parser.add_argument("--features", type=pathlib.Path)
-    parser.add_argument("--emoji", type=pathlib.Path)
     parser.add_argument("--minilm", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     flags.FLAGS.mark_as_parsed()  # grain reads them
     out = args.out.resolve()
-    if args.stage == "train":
-        for seed, language in enumerate(LANGUAGES):
-            train_encoder(seed, language, args.captions, out / language)
-    elif args.stage == "recovery":
+    if args.stage == "recovery":
         recover(args.features, out)
     elif args.stage == "draw":
         draw(out)
         draw_verdicts(out)
     else:
-        fit_all(args.captions, args.emoji, args.minilm, out)
+        fit_all(args.captions, args.minilm, out)
 
 
 if __name__ == "__main__":
