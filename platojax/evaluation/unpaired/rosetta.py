@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from platojax.evaluation.retrieval import retrieval
 from platojax.evaluation.rotation import Rotation, polar, unit_around
 from platojax.evaluation.unpaired.progress import OnProgress, report
-from platojax.evaluation.unpaired.quality import gaussian_copy, shared_geometry
+from platojax.evaluation.unpaired.quality import gaussian_copy, in_random_order, shared_geometry
 from platojax.evaluation.unpaired.refinement import matched_cosine, refine, unit
 from platojax.evaluation.unpaired.search import MEASURED, principal, search
 from platojax.evaluation.unpaired.sides import check_settings, distinct_rows
@@ -187,9 +187,8 @@ def _try(
         for number, count in enumerate((half, settings.num_restarts - half))
     ]
     # A few restarts do: with nothing to be found, all find the same cosine to .002.
-    null = find(
-        leading_x, gaussian_copy(leading_y, rng), num_restarts=-(-half // 3), seed=settings.seed
-    )
+    null = gaussian_copy(leading_y, rng)
+    chance = find(leading_x, null, num_restarts=-(-half // 3), seed=settings.seed)
     total = (len(found) + 1) * settings.num_rounds + _CLOSING_ROUNDS
     on_round = _counter(functools.partial(report, on_progress, "refinement"), total)
     starts = [leading_x.axes @ one.rotation @ leading_y.axes.T for one in found]
@@ -216,7 +215,11 @@ def _try(
         matched_cosine=matched_cosine(unit(measured_x @ matrix), measured_y),
         estimated_foscttm=retrieval(measured_x @ refined[0], measured_x @ refined[1]).foscttm,
         shared_geometry=shared_geometry(
-            leading_x, leading_y, leading_x.axes.T @ matrix @ leading_y.axes, null.matched_cosine
+            in_random_order(leading_x, rng),
+            in_random_order(leading_y, rng),
+            leading_x.axes.T @ matrix @ leading_y.axes,
+            null,
+            chance.rotation,
         ),
         removed=removed,
         settings=settings,

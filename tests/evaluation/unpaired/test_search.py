@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from platojax.evaluation.retrieval import retrieval
-from platojax.evaluation.unpaired.quality import gaussian_copy, shared_geometry
+from platojax.evaluation.unpaired.quality import gaussian_copy, in_random_order, shared_geometry
 from platojax.evaluation.unpaired.refinement import matched_cosine, unit
 from platojax.evaluation.unpaired.search import principal, search
 from tests.evaluation.unpaired.synthetic import spaces
@@ -47,11 +47,35 @@ def test_a_gaussian_copy_has_the_same_covariance_and_no_shape():
     assert np.abs(np.mean(copy.rows**3, axis=0)).max() < np.abs(np.mean(side.rows**3, axis=0)).max()
 
 
-def test_all_geometry_is_shared_with_oneself_and_none_with_noise():
-    rows = prepared(spaces(2).x)
+def sides(count):
+    rows = prepared(spaces(2).x)[: 2 * count]
     x, y = principal(rows[::2]), principal(rows[1::2])
-    aligned = x.axes.T @ y.axes
+    return x, y, x.axes.T @ y.axes
+
+
+def test_all_geometry_is_shared_with_oneself_and_none_with_noise():
+    x, y, aligned = sides(1500)
     null = gaussian_copy(y, np.random.default_rng(0))
-    chance = matched_cosine(x.rows @ aligned, null.rows)
-    assert shared_geometry(x, y, aligned, chance) > 0.8
-    assert shared_geometry(x, null, aligned, chance) == pytest.approx(0, abs=0.1)
+    assert shared_geometry(x, y, aligned, null, aligned) > 0.8
+    assert shared_geometry(x, null, aligned, null, aligned) == 0
+
+
+def test_shared_geometry_does_not_grow_where_items_are_few():
+    values = []
+    for count in (200, 1500):
+        x, y, aligned = sides(count)
+        null = gaussian_copy(y, np.random.default_rng(0))
+        values.append(shared_geometry(x, y, aligned, null, aligned))
+    assert values[0] == pytest.approx(values[1], abs=0.35)
+
+
+def test_where_chance_matches_better_than_the_whole_geometry_nothing_is_shared():
+    x, y, aligned = sides(200)
+    assert shared_geometry(x, y, aligned, x, np.eye(len(aligned))) == 0
+
+
+def test_rows_in_random_order_are_the_same_rows():
+    x, _, _ = sides(200)
+    mixed = in_random_order(x, np.random.default_rng(0))
+    assert not np.array_equal(mixed.rows, x.rows)
+    np.testing.assert_array_equal(np.sort(mixed.rows, axis=0), np.sort(x.rows, axis=0))
