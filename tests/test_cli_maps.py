@@ -96,14 +96,19 @@ def test_retrieval_in_the_common_space_whatever_the_order(sides):
     assert one["recall_xy"]["1"] > 0.5
 
 
+def picture(rng, size, label):
+    """Noise; of label 1, with red."""
+    pixels = rng.integers(0, 100, (size, size, 3)) + 150 * label * np.array([1, 0, 0])
+    return pixels.astype(np.uint8)
+
+
 def test_features_are_extracted_into_the_common_space(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for i in range(30):
         folder = tmp_path / "photos" / f"class{i % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 100, (64, 64, 3)) + 150 * (i % 2) * np.array([1, 0, 0])
-        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+        Image.fromarray(picture(rng, 64, i % 2)).save(folder / f"{i}.png")
     for name in ("dinov2", "dinov3"):
         check("extract", "--encoder", GOLDEN / name, "--data", "photos", "--out", name)
     check("rotate", "dinov2", "dinov3", "--out", "r.safetensors")
@@ -139,6 +144,17 @@ def test_features_are_extracted_into_the_common_space(tmp_path, monkeypatch):
     printed = check("zero-shot", *arguments, "--json", "z.json")
     assert "30 images, 2 classes: top-1 1.000 (chance 0.500)" in printed
     assert json.loads(pathlib.Path("z.json").read_text())["classes"] == ["class1", "class0"]
+    cifar = pathlib.Path("cifar-10-batches-bin")
+    cifar.mkdir()
+    (cifar / "batches.meta.txt").write_text("class0\nclass1\n")
+    records = [
+        bytes([i % 2]) + picture(rng, 32, i % 2).transpose(2, 0, 1).tobytes() for i in range(8)
+    ]
+    (cifar / "test_batch.bin").write_bytes(b"".join(records))
+    data = cifar / "test_batch.bin"
+    check("extract", "--encoder", GOLDEN / "dinov2", "--data", data, "--out", "cifar")
+    printed = check("zero-shot", "--images", "cifar", "--image-data", data, *arguments[4:])
+    assert "8 images, 2 classes: top-1 1.000 (chance 0.500)" in printed
     swapped = run("zero-shot", *arguments[:-4], "--class-data", "photos", *arguments[-2:])
     assert swapped.exit_code == 2
     pathlib.Path("classes.jsonl").write_text(json.dumps(rows[0]) + "\n")
