@@ -105,25 +105,25 @@ def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
 
     def per_scene(params: Params, views: Views) -> Outputs:
         def outputs(part: Any) -> dict[str, jax.Array]:
-            # vmap over views rather than a reshape of [V, N] to [V * N]: N is sharded over devices,
-            # and merging an axis into it would move every activation.
             if config.modality == "image":
-                return {"embedding": jax.vmap(encode, in_axes=(None, 0))(params, part)["embedding"]}
+                return {"embedding": _split(encode(params, _merge(part))["embedding"], len(part))}
             result = {}
             if isinstance(part, dict):
+                num_views, _, group_size = part["cut"].shape
                 result["tokens_cut"] = part["cut"].astype(jnp.float32)
-                tokens, segments = part["tokens"], part["segments"]
-                group_size = part["cut"].shape[-1]
-                encoded = jax.vmap(lambda t, s: encode(params, t, s, group_size))(tokens, segments)
+                tokens, segments = _merge(part["tokens"]), _merge(part["segments"])
+                encoded = encode(params, tokens, segments, group_size)
             else:
-                tokens, segments = part, jnp.where(part == vocabulary.pad_id, -1, 0)
-                encoded = jax.vmap(encode, in_axes=(None, 0))(params, tokens)
-            result["embedding"] = encoded["embedding"]
-            result["tokens"] = jnp.sum(segments >= 0, axis=-1, dtype=jnp.float32)
+                num_views, group_size = len(part), 1
+                tokens = _merge(part)
+                segments = jnp.where(tokens == vocabulary.pad_id, -1, 0)
+                encoded = encode(params, tokens)
+            result["embedding"] = _split(encoded["embedding"], num_views, group_size)
+            result["tokens"] = _split(jnp.sum(segments >= 0, axis=-1, dtype=jnp.float32), num_views)
             if projector is None:
-                result["surprisal"], result["predicted"] = surprisal(
-                    encoded["logits"], tokens, segments
-                )
+                surprisals, predicted = surprisal(encoded["logits"], tokens, segments)
+                result["surprisal"] = _split(surprisals, num_views)
+                result["predicted"] = _split(predicted, num_views)
             return result
 
         return tuple(outputs(part) for part in _parts(views))
@@ -149,6 +149,22 @@ def make_arm(config: ConfigDict, vocabulary: Vocabulary) -> Arm:
         return value, metrics
 
     return Arm(init, per_scene, objective_of_batch, encode, tuple(encoder.layer_names()))
+
+
+def _merge(views: jax.Array) -> jax.Array:
+    """`[V, N, ...]` -> `[N * V, ...]`; N, outermost, is sharded over devices, and nothing moves.
+
+    Rather than a vmap over views, under which the gradients of kernels sum over one axis more, see
+    `transformer.product_of_rows`.
+    """
+    return jnp.swapaxes(views, 0, 1).reshape(-1, *views.shape[2:])
+
+
+def _split(merged: jax.Array, num_views: int, group_size: int = 1) -> jax.Array:
+    """Undoes `_merge`: `[N / G * V * G, ...]` -> `[V, N, ...]`, G scenes of a group together."""
+    rest = merged.shape[1:]
+    views = merged.reshape(-1, num_views, group_size, *rest).swapaxes(0, 1)
+    return views.reshape(num_views, -1, *rest)
 
 
 def _parts(views: Views) -> tuple[jax.Array, ...]:

@@ -101,7 +101,10 @@ class TextEncoder(nn.Module):
         return {
             "embedding": means[-1],
             "layers": jnp.stack([*means, last_token.astype(jnp.float32)], axis=1),
-            "logits": embed.attend(states[-1]).reshape(*tokens.shape, self.vocab_size),
+            # Of rows, as `transformer.product_of_rows`.
+            "logits": embed.attend(states[-1].reshape(-1, self.width)).reshape(
+                *tokens.shape, self.vocab_size
+            ),
         }
 
     def layer_names(self) -> list[str]:

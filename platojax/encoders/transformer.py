@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -100,6 +102,7 @@ class Block(nn.Module):
             axis=axis,
             use_bias=name not in self.style.without_bias,
             dtype=self.dtype,
+            dot_general=product_of_rows,
             name=name,
         )
 
@@ -172,6 +175,31 @@ class Transformer(nn.Module):
             states.append(block(states[-1], mask, rotary))
         states.append(layer_norm("norm", self.dtype, self.style.epsilon)(states[-1]))
         return states
+
+
+def product_of_rows(
+    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
+) -> jax.Array:
+    """`lax.dot_general` of a dense layer, as a product of two matrices.
+
+    The gradient of a kernel is then one too. As a sum over several axes, B and T, XLA for CPUs
+    copies an operand to transpose it, and takes the slower of its routines.
+
+    Args:
+      x: `[..., *inputs]`.
+      kernel: `[*inputs, *outputs]`.
+      dimension_numbers: the last axes of `x` with the first of `kernel`; no batch axes.
+      **options: of `lax.dot_general`.
+
+    Returns:
+      `[..., *outputs]`.
+    """
+    (axes, _), _ = dimension_numbers
+    inputs, outputs = kernel.shape[: len(axes)], kernel.shape[len(axes) :]
+    matrix = kernel.reshape(math.prod(inputs), -1)
+    rows = x.reshape(-1, len(matrix))
+    product = jax.lax.dot_general(rows, matrix, (((1,), (0,)), ((), ())), **options)
+    return product.reshape(*x.shape[: -len(axes)], *outputs)
 
 
 def _split_by_batch(x: jax.Array) -> jax.Array:
