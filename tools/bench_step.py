@@ -44,7 +44,7 @@ from platojax.program import make_program, total_steps
 VOCABULARY = 8192
 OPTIMIZER = dict(learning_rate=1e-3, warmup_fraction=0.1, weight_decay=0.05, clip_norm=1.0, b2=0.95)
 LEJEPA = dict(name="lejepa", lam=0.05, num_slices=1024, projector_dim=64)
-PACKING = dict(group_size=128, rows=50, row_length=64)
+PACKING = dict(group_size=256, rows=60, row_length=96)
 CASES = {
     "text": dict(
         modality="text",

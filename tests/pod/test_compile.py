@@ -195,7 +195,7 @@ def test_a_step_that_does_not_fit_fails_and_names_the_largest_buffers(config, tm
     assert not report["fits"]
     largest = report["largest"][0]
     assert largest["nbytes"] > 2**20
-    assert "[4096,12" in largest["arrays"]  # activations: views, scenes of a chip, tokens
+    assert "[4096,12" in largest["arrays"]  # activations: scenes of a chip and their views, tokens
 
 
 @pytest.mark.slow
