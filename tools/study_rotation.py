@@ -302,7 +302,7 @@ def draw_verdicts(out: pathlib.Path) -> None:
         )
     figure.colorbar(points, ax=ax, label="true FOSCTTM")
     ax.axhline(0.05, color="grey", ls=":")
-    ax.axvline(0.5, color="grey", ls=":")
+    ax.axvline(0.6, color="grey", ls=":")
     ax.set_yscale("log")
     ax.set_xlabel("shared geometry")
     ax.set_ylabel("estimated FOSCTTM (0 drawn at 1e-4)")

@@ -18,7 +18,7 @@ from platojax.evaluation.unpaired.sides import check_settings, distinct_rows
 # A result is to be trusted where independent starts agree better than this, and where the sides
 # share more than this. docs/results/rotation.md shows both for good and for wrong rotations.
 _TRUSTED_FOSCTTM = 0.05
-_TRUSTED_SHARE = 0.5
+_TRUSTED_SHARE = 0.6
 # Refinement goes from coarse to fine: means are at first over this share of the batch, or over this
 # many times the neighbours where that is less. With few, a rough start soon stands still.
 _COARSE_SHARE = 1 / 9
@@ -69,7 +69,7 @@ class UnpairedRotation(Rotation):
 
     @property
     def trusted(self) -> bool:
-        """Whether starts agree (estimated_foscttm < .05) on much (shared_geometry > .5).
+        """Whether starts agree (estimated_foscttm < .05) on much (shared_geometry > .6).
 
         The first alone is not enough: where the spaces share little, starts may agree on a wrong
         rotation.
