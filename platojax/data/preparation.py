@@ -31,6 +31,8 @@ from platojax.files import to_json, write_whole
 MAX_KINDS = 256
 _SHARD_BYTES = 256 << 20  # before compression
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+# What a killed preparation can leave: shards and metadata, whole or being written.
+_LEFT_BEHIND = re.compile(r"\.array_record-\d|^(info|dataset_info|features)\.json")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
 
 FEATURES = tfds.features.FeaturesDict(
@@ -295,7 +297,8 @@ def being_written(out: pathlib.Path) -> Iterator[pathlib.Path]:
     """An empty folder that takes the name `out` at the end, and is gone where there is an error.
 
     Raises:
-      ValueError: there is something at `out`, or another process is writing it.
+      ValueError: there is something at `out`, another process is writing it, or what lies beside it
+        under the name of its beginning is something else.
     """
     partial = claim(out)
     try:
@@ -310,8 +313,15 @@ def being_written(out: pathlib.Path) -> Iterator[pathlib.Path]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ValueError(f"another process is writing {partial}; wait for it.") from error
-        for left in partial.iterdir():  # by a preparation that was killed
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        left = list(partial.iterdir())  # by a preparation that was killed, if by nobody else
+        for one in left:
+            if one.is_dir() or not _LEFT_BEHIND.search(one.name):
+                raise ValueError(
+                    f"{partial} holds {one.name}, which no preparation left there; rename the "
+                    "folder, or give another --out."
+                )
+        for one in left:
+            one.unlink()
         try:
             yield partial
             publish(partial, out)
@@ -334,7 +344,10 @@ def claim(out: pathlib.Path) -> pathlib.Path:
         raise ValueError(f"--out {out} is a link; name the folder it leads to, or another.")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ValueError(f"{out} is not empty; name another folder, or delete it.")
-    return out.with_name(out.name + ".partial")
+    partial = out.with_name(out.name + ".partial")
+    if partial.is_symlink():
+        raise ValueError(f"{partial} is a link; delete it, or give another --out.")
+    return partial
 
 
 def publish(partial: pathlib.Path, out: pathlib.Path) -> None:

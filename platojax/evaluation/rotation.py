@@ -17,6 +17,7 @@ import safetensors.numpy
 from jax.typing import ArrayLike
 
 from platojax.evaluation.alignment import as_layers
+from platojax.files import write_whole
 
 # Added to the eigenvalues of a covariance before their inverse root, as a share of their mean:
 # directions of least variance are noise, and whitening would make them count like all others.
@@ -332,10 +333,7 @@ def save_map(path: str | os.PathLike, fitted: LinearMap, protocol: dict[str, Any
     about = {"kind": kind, "protocol": json.dumps(protocol, allow_nan=False)}
     if isinstance(fitted, RidgeMap):
         about["penalty"] = repr(fitted.penalty)
-    path = pathlib.Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    safetensors.numpy.save_file(arrays, temporary, about)
-    temporary.replace(path)
+    write_whole(pathlib.Path(path), safetensors.numpy.save(arrays, about))
 
 
 def load_map(path: str | os.PathLike) -> tuple[LinearMap, dict[str, Any]]:

@@ -402,6 +402,22 @@ def test_what_a_killed_preparation_left_is_in_nobodys_way(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_what_is_not_left_by_a_preparation_is_kept(tmp_path):
+    folder = tmp_path / "out.partial"
+    folder.mkdir()
+    (folder / "info.json").touch()
+    (folder / "photo.jpg").write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"out.partial holds photo.jpg, which no preparation left"):
+        write(tmp_path / "out", [scene(1)])
+    assert (folder / "photo.jpg").read_bytes() == b"mine"
+    assert (folder / "info.json").exists()
+    folder.rename(tmp_path / "mine")
+    folder.symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"out.partial is a link"):
+        write(tmp_path / "out", [scene(1)])
+    assert (tmp_path / "mine" / "photo.jpg").exists()
+
+
 def test_two_processes_do_not_write_one_folder(tmp_path):
     def rows():
         yield scene(1)
