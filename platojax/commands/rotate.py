@@ -166,6 +166,8 @@ def run(
 
 
 def _check_plan(plan: Plan, test: tuple[str, str] | None) -> None:
+    if plan.num_seeds < 1:
+        raise ValueError(f"seeds={plan.num_seeds} must be at least 1")
     if plan.method not in (*PAIRED, *UNPAIRED):
         raise ValueError(f"method {plan.method!r} must be one of {', '.join((*PAIRED, *UNPAIRED))}")
     if plan.seed < 0:
@@ -263,8 +265,6 @@ def _fit_unpaired(
     y: np.ndarray,
     tries: tuple[np.ndarray, np.ndarray] | None,
 ) -> list[Fit]:
-    if plan.num_seeds < 1:
-        raise ValueError(f"seeds={plan.num_seeds} must be at least 1")
     fits = []
     for seed in range(plan.seed, plan.seed + plan.num_seeds):
         fitted: LinearMap

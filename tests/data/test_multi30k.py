@@ -75,6 +75,15 @@ def test_what_is_not_there_is_named(tmp_path):
         list(multi30k.read(raw))
 
 
+def test_a_missing_file_among_others_is_named(tmp_path):
+    raw = write(tmp_path)
+    (raw / "train.1.de.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"lacks train.1.de \(or .gz\).* have 2 captions"):
+        multi30k.input_files(raw)
+    (raw / "train.2.de.gz").unlink()
+    assert len(multi30k.input_files(raw)) == 2 + 4 + 2  # one language will do
+
+
 def test_damaged_files_are_named(tmp_path):
     raw = write(tmp_path)
     path = raw / "train.1.en.gz"

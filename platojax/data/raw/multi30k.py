@@ -27,7 +27,7 @@ def input_files(folder: pathlib.Path) -> list[pathlib.Path]:
     """The files that are read.
 
     Raises:
-      FileNotFoundError: there are none.
+      FileNotFoundError: there are none, or one of several is missing.
     """
     captions = [path for path in sorted(folder.glob("*")) if _CAPTIONS.fullmatch(path.name)]
     if not captions:
@@ -36,7 +36,22 @@ def input_files(folder: pathlib.Path) -> list[pathlib.Path]:
             "the folder data/task2/raw of github.com/multi30k/dataset."
         )
     splits = sorted({_split_of(path) for path in captions})
+    for split in splits:
+        _check_none_missing(folder, [path for path in captions if _split_of(path) == split])
     return [*captions, *(_names_file(folder, split) for split in splits)]
+
+
+def _check_none_missing(folder: pathlib.Path, captions: list[pathlib.Path]) -> None:
+    """Of a split, each language has the captions 1 to the largest number of any."""
+    known = {tuple(path.name.split(".")[:3]) for path in captions}
+    most = max(int(number) for _, number, _ in known)
+    for split, _, language in sorted(known):
+        for number in range(1, most + 1):
+            if (split, str(number), language) not in known:
+                raise FileNotFoundError(
+                    f"{folder} lacks {split}.{number}.{language} (or .gz), though others of "
+                    f"{split} have {most} captions; fetch it, or take the whole language out."
+                )
 
 
 def read(folder: pathlib.Path, images: pathlib.Path | None = None) -> RawRows:
