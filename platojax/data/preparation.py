@@ -243,7 +243,7 @@ def write_prepared(
     written: dict[str, list[WrittenShard]] = {}
     writers: dict[str, ShardWriter] = {}
     seen: set[bytes] = set()  # hashes: the ids, often URLs, take several times as much
-    excluded = 0
+    excluded, example = 0, ""
     with being_written(out) as partial, contextlib.ExitStack() as stack:
         for row in rows:
             if isinstance(row, Rejected):
@@ -259,6 +259,7 @@ def write_prepared(
                 repeated.add(Rejected(DUPLICATE_SCENE, f"scene {row.scene_id} of {row.split}"))
                 continue
             seen.add(key)
+            example = example or row.scene_id
             shards = written.setdefault(row.split, [])
             if row.split not in writers:
                 path = partial / shard_name(name, row.split, len(shards))
@@ -278,7 +279,7 @@ def write_prepared(
         if exclude and not excluded:
             raise ValueError(
                 f"none of the {len(exclude)} ids to exclude, such as {min(exclude)!r}, is a "
-                f"scene's; those are such as {min(seen)!r}."
+                f"scene's; those are such as {example!r}."
             )
         return write_metadata(
             partial,

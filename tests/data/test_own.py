@@ -358,7 +358,7 @@ def test_texts_can_be_tokenised_at_once(tmp_path):
         (b"1\n2\n", "no scene is left to write"),
         (
             b"1.jpg\n",
-            "none of the 1 ids to exclude, such as '1.jpg', is a scene's; those are such as",
+            "none of the 1 ids to exclude, such as '1.jpg', is a scene's; those are such as '1'.",
         ),
         (b" \n", "exclude.txt is empty; give ids, one a line"),
         (b"\xff\n", "exclude.txt is not UTF-8"),
